@@ -150,7 +150,8 @@ impl OpenFile {
 }
 
 fn symbol(mangled: &str, file: Option<String>, line: u32) -> Symbol {
-    let (name, file) = (truncate(demangle(mangled)), file.map(truncate));
+    let name = truncate(demangle(mangled));
+    let file = file.map(truncate).filter(|file| !file.is_empty());
     Symbol { name, file, line, is_java: false }
 }
 

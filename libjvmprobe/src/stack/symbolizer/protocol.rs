@@ -1,7 +1,9 @@
 //! Messages between the parent and the confined child.
 //!
-//! Numbers have the byte order of the machine. Answers are validated like other untrusted bytes, because a file may
-//! have compromised the child that read it.
+//! They are encoded by postcard. Answers are validated like other untrusted bytes, because a file may have compromised
+//! the child that read it.
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::FileOffset;
 
@@ -9,11 +11,13 @@ use crate::FileOffset;
 pub(super) const MAX_NAME: usize = 8192;
 /// Maximum number of functions at one address.
 pub(super) const MAX_FRAMES: usize = 64;
-/// Maximum size of all names at one address in bytes.
-const MAX_NAMES: usize = crate::sys::channel::MAX_MESSAGE - 1024;
+/// Maximum size in bytes of an encoded symbol besides its names.
+const MAX_SYMBOL_OVERHEAD: usize = 16;
+/// Maximum size of all symbols at one address in bytes.
+const MAX_SYMBOLS: usize = crate::sys::channel::MAX_MESSAGE - 1024;
 
 /// A symbol.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Symbol {
     /// Its name, demangled.
     pub(crate) name: String,
@@ -21,12 +25,13 @@ pub(crate) struct Symbol {
     pub(crate) file: Option<String>,
     /// Line, or 0 if unknown.
     pub(crate) line: u32,
-    /// Whether it is a Java method of a native image.
+    /// Whether it is a Java method of a native image. The child does not know this.
+    #[serde(skip)]
     pub(crate) is_java: bool,
 }
 
 /// Symbols at an offset, and the range of offsets that have the same symbols.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Found {
     /// The symbols, innermost first; empty if none is known.
     pub(crate) symbols: Vec<Symbol>,
@@ -50,7 +55,7 @@ impl Found {
 
 /// Parameters of a request to open a file. The first three fields say which descriptors follow the descriptor
 /// of the file itself, in this order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct Files {
     /// Whether there is a file with symbols that the file itself lacks.
     pub(super) separate_symbols: bool,
@@ -62,7 +67,7 @@ pub(super) struct Files {
     pub(super) debug_info: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) enum Request {
     /// Opens a file and reads its tables. Later requests refer to it by this key.
     Open { key: u64, files: Files },
@@ -72,7 +77,7 @@ pub(super) enum Request {
     Close { key: u64 },
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) enum Answer {
     /// The file was opened or closed.
     Done,
@@ -86,101 +91,55 @@ pub(super) enum Answer {
 
 impl Request {
     pub(super) fn encode(self) -> Vec<u8> {
-        let (kind, key, value) = match self {
-            Self::Open { key, files } => {
-                let Files { separate_symbols, debug, common, debug_info } = files;
-                let flags = [separate_symbols, debug, common, debug_info];
-                let bit = |(i, &flag): (usize, &bool)| u64::from(flag) << i;
-                (0, key, flags.iter().enumerate().map(bit).sum())
-            }
-            Self::Find { key, offset } => (1, key, offset.0),
-            Self::Close { key } => (2, key, 0),
-        };
-        [&[kind][..], &u64::to_ne_bytes(key), &u64::to_ne_bytes(value)].concat()
+        encode(&self)
     }
 
-    pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
-        let [kind] = *take::<1>(&mut bytes)?;
-        let key = u64::from_ne_bytes(*take(&mut bytes)?);
-        let value = u64::from_ne_bytes(*take(&mut bytes)?);
-        let flag = |bit: u32| value >> bit & 1 != 0;
-        match kind {
-            _ if !bytes.is_empty() => None,
-            0 => {
-                let (separate_symbols, debug, common) = (flag(0), flag(1), flag(2));
-                let files = Files { separate_symbols, debug, common, debug_info: flag(3) };
-                Some(Self::Open { key, files })
-            }
-            1 => Some(Self::Find { key, offset: FileOffset(value) }),
-            2 => Some(Self::Close { key }),
-            _ => None,
-        }
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        decode(bytes)
     }
 }
 
 impl Answer {
     /// Encodes an answer, with as many symbols as fit.
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let Found { symbols, start, len } = match self {
-            Self::Done => return vec![0],
-            Self::Refused => return vec![1],
-            Self::NotOpen => return vec![2],
-            Self::Found(found) => found,
-        };
-        let mut bytes = [&[3][..], &start.0.to_ne_bytes(), &len.to_ne_bytes()].concat();
-        for Symbol { name, file, line, .. } in symbols.iter().take(MAX_FRAMES) {
-            let file = file.as_deref().unwrap_or_default();
-            if bytes.len() + name.len() + file.len() + 8 > MAX_NAMES {
-                break;
-            }
-            bytes.extend(line.to_ne_bytes());
-            for text in [name, file] {
-                // Texts have at most MAX_NAME bytes.
-                bytes.extend(u16::try_from(text.len()).unwrap_or(0).to_ne_bytes());
-                bytes.extend(text.as_bytes());
-            }
+    pub(super) fn encode(mut self) -> Vec<u8> {
+        if let Self::Found(Found { symbols, .. }) = &mut self {
+            let mut size = 0;
+            let fits = |symbol: &&Symbol| {
+                let file = symbol.file.as_ref().map_or(0, String::len);
+                size += symbol.name.len() + file + MAX_SYMBOL_OVERHEAD;
+                size <= MAX_SYMBOLS
+            };
+            let count = symbols.iter().take(MAX_FRAMES).take_while(fits).count();
+            symbols.truncate(count);
         }
-        bytes
+        encode(&self)
     }
 
     /// Decodes an answer; `None` if an intact child cannot have sent it.
-    pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
-        let [kind] = *take::<1>(&mut bytes)?;
-        match kind {
-            3 => {}
-            _ if !bytes.is_empty() => return None,
-            0 => return Some(Self::Done),
-            1 => return Some(Self::Refused),
-            2 => return Some(Self::NotOpen),
-            _ => return None,
-        }
-        let start = FileOffset(u64::from_ne_bytes(*take(&mut bytes)?));
-        let len = u64::from_ne_bytes(*take(&mut bytes)?);
-        let mut symbols = Vec::new();
-        while !bytes.is_empty() {
-            let line = u32::from_ne_bytes(*take(&mut bytes)?);
-            let (name, file) = (text(&mut bytes)?, text(&mut bytes)?);
-            if symbols.len() >= MAX_FRAMES || name.is_empty() {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let answer = decode(bytes)?;
+        if let Self::Found(Found { symbols, .. }) = &answer {
+            let fits = |symbol: &Symbol| {
+                let file = symbol.file.as_ref().map_or(0, String::len);
+                !symbol.name.is_empty() && symbol.name.len() <= MAX_NAME && file <= MAX_NAME
+            };
+            if symbols.len() > MAX_FRAMES || !symbols.iter().all(fits) {
                 return None;
             }
-            let file = Some(file).filter(|file| !file.is_empty());
-            symbols.push(Symbol { name, file, line, is_java: false });
         }
-        Some(Self::Found(Found { symbols, start, len }))
+        Some(answer)
     }
 }
 
-fn take<'a, const N: usize>(bytes: &mut &'a [u8]) -> Option<&'a [u8; N]> {
-    let (taken, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(taken)
+fn encode(message: &impl Serialize) -> Vec<u8> {
+    // Encoding into memory fails only for types that these messages do not contain.
+    postcard::to_extend(message, Vec::new()).unwrap_or_default()
 }
 
-fn text(bytes: &mut &[u8]) -> Option<String> {
-    let length = usize::from(u16::from_ne_bytes(*take(bytes)?));
-    let (text, rest) = bytes.split_at_checked(length).filter(|_| length <= MAX_NAME)?;
-    *bytes = rest;
-    String::from_utf8(text.to_vec()).ok()
+/// Decodes a message; `None` if it is malformed or bytes follow it.
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
+    rest.is_empty().then_some(message)
 }
 
 #[cfg(test)]
@@ -209,29 +168,34 @@ mod tests {
         }
         let two = found(vec![symbol("a::b", Some("b.cpp")), symbol("main", None)]);
         for answer in [Answer::Done, Answer::Refused, Answer::NotOpen, two, found(Vec::new())] {
-            assert_eq!(Answer::decode(&answer.encode()), Some(answer));
+            assert_eq!(Answer::decode(&answer.clone().encode()), Some(answer));
         }
     }
 
     #[test]
     fn malformed_or_oversized_answers_are_rejected() {
-        let long = found(vec![symbol(&"n".repeat(MAX_NAME + 1), None)]).encode();
-        assert_eq!(Answer::decode(&long), None);
+        let decoded = |symbols| Answer::decode(&encode(&found(symbols)));
+        let (long, most) = ("n".repeat(MAX_NAME + 1), vec![symbol("n", None); MAX_FRAMES]);
+        assert!(decoded(most.clone()).is_some());
+        assert_eq!(decoded([most, vec![symbol("n", None)]].concat()), None);
+        assert_eq!(decoded(vec![symbol("", None)]), None);
+        assert_eq!(decoded(vec![symbol(&long, None)]), None);
+        assert_eq!(decoded(vec![symbol("n", Some(&long))]), None);
         let one = found(vec![symbol("n", None)]).encode();
-        let (head, symbol_bytes) = one.split_at(17);
-        let many = [head, &symbol_bytes.repeat(MAX_FRAMES)].concat();
-        assert!(Answer::decode(&many).is_some());
-        assert_eq!(Answer::decode(&[&many[..], symbol_bytes].concat()), None);
         assert_eq!(Answer::decode(&one[..one.len() - 1]), None, "truncated");
-        assert_eq!(Answer::decode(&[0, 0]), None, "trailing bytes");
+        assert_eq!(Answer::decode(&[one, vec![0]].concat()), None, "trailing bytes");
         assert_eq!(Answer::decode(&[9]), None);
         assert_eq!(Answer::decode(&[]), None);
-        let no_text = [head, &[0, 0, 0, 0, 1, 0, 0xff, 0, 0]].concat();
-        assert_eq!(Answer::decode(&no_text), None, "no UTF-8");
-        // Answers of an intact child fit into a message.
+    }
+
+    #[test]
+    fn answers_of_an_intact_child_fit_into_a_message() {
         let large = found(vec![symbol(&"n".repeat(MAX_NAME), None); MAX_FRAMES]).encode();
         assert!(large.len() <= crate::sys::channel::MAX_MESSAGE);
         assert!(matches!(Answer::decode(&large), Some(Answer::Found(f)) if f.symbols.len() == 7));
+        let small = Symbol { line: u32::MAX, ..symbol(&"n".repeat(200), Some(&"f".repeat(200))) };
+        let size = encode(&small).len();
+        assert!(size <= 400 + MAX_SYMBOL_OVERHEAD, "{size}");
     }
 
     proptest! {
