@@ -19,7 +19,6 @@
 //! | `offcpu` | waits of threads: the scheduler's events |
 //! | `spans` | trace contexts that threads publish |
 //! | [`stops`] | stops of a JVM's application threads |
-//! | `gauge` | the target's own counters, read with each event |
 //! | [`walker`] | data for the kernel side's stack walker: JVM layouts, mappings, unwind tables |
 //! | [`user_walker`] | the stack walker, run in this process |
 //! | `map_writer` | background thread that updates the stack walker's maps |
@@ -28,7 +27,6 @@
 pub mod clock;
 pub mod cost;
 mod detach;
-pub(crate) mod gauge;
 pub(crate) mod inodes;
 pub mod kernel_types;
 mod map_writer;

@@ -3,7 +3,8 @@
 //! `probes` chooses the probes to attach to a libjvm.so. `session` loads the BPF programs. `event` decodes
 //! the events of these programs, `assemble` combines events into [`record`]s, and `model` has the state of
 //! each JVM. `requests` adds the threads that requested a collection, and [`summary`] keeps totals. `counted`
-//! evaluates the counters of JVMs that nothing can be attached to. `cpu_wait` locates the kernel's counters of waits
+//! evaluates the counters of JVMs that nothing can be attached to. `gauge` describes the JVM's own counters to the BPF
+//! programs, which read them with each event. `cpu_wait` locates the kernel's counters of waits
 //! for a CPU. `tracer` connects these modules to the
 //! main loop in [`crate::jvms`].
 
@@ -11,6 +12,7 @@ mod assemble;
 mod counted;
 mod cpu_wait;
 pub(crate) mod event;
+mod gauge;
 mod histogram;
 mod model;
 mod probes;

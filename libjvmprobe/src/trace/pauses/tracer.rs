@@ -17,7 +17,7 @@ use crate::{
         cost::{Cost, Costs},
         perf,
         probes::{Links, Plan},
-        records::copy,
+        records::{bytes, copy},
         session::{self, Attach},
     },
     hotspot::{Collector, HotSpot, counters::Counts},
@@ -28,6 +28,7 @@ use crate::{
         counted::{self, Counted},
         cpu_wait,
         event::{self, Event, budget, counters_event, limited_stops},
+        gauge::kernel_gauge,
         model::Jvm,
         probes,
         record::{Limited, Record, Sum},
@@ -329,7 +330,8 @@ impl<S: Sink> Tool for Tracer<S> {
         let Some(hotspot) = hotspot else { return };
         let gauges = &self.session.skel.maps.gauges;
         let what = "pass heap addresses to the BPF programs";
-        if let Err(error) = session::insert_entry(gauges, key, &hotspot.gauge.to_bytes(), what) {
+        let gauge = kernel_gauge(&hotspot.gauge);
+        if let Err(error) = session::insert_entry(gauges, key, bytes(&gauge), what) {
             log::warn!("{error}");
         }
         if let Some(walker) = self.session.walker().filter(|_| hotspot.is_set_up)
