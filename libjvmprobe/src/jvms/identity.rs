@@ -1,7 +1,7 @@
 //! Identity of a JVM as attributes of OpenTelemetry's semantic conventions.
 //!
 //! Attributes observed from outside override those that a JVM claims: in its environment, or in the process context that
-//! it publishes in its memory. The attributes in [`TRUSTED_ATTRIBUTES`] are never read from these. Container, pod and
+//! it publishes in its memory. The attributes in [`HOST_ATTRIBUTES`] and [`CLAIMABLE_ATTRIBUTES`] are never read from these. Container, pod and
 //! unit, for example, are derived from control groups, because a process cannot choose its control group. A claim about
 //! a trusted attribute that the host does not know is kept apart, for display only: see [`JvmIdentity::claimed`].
 
@@ -36,13 +36,9 @@ const MAX_BYTES: u64 = 2 << 20;
 /// window.
 const MAX_ATTRIBUTE_BYTES: usize = 16 << 10;
 
-/// Attributes that a JVM cannot set itself.
-const TRUSTED_ATTRIBUTES: [&str; 34] = [
-    "cloud.account.id",
-    "cloud.availability_zone",
-    "cloud.platform",
-    "cloud.provider",
-    "cloud.region",
+/// Attributes that a JVM can neither set itself nor claim. Limited resources are divided by container, pod and unit, so
+/// their IDs are among these attributes.
+const HOST_ATTRIBUTES: [&str; 21] = [
     "container.id",
     "container.runtime",
     "container.runtime.name",
@@ -50,16 +46,8 @@ const TRUSTED_ATTRIBUTES: [&str; 34] = [
     "host.id",
     "host.name",
     "host.type",
-    "k8s.container.name",
-    "k8s.cronjob.name",
-    "k8s.deployment.name",
-    "k8s.job.name",
-    "k8s.namespace.name",
-    "k8s.node.name",
-    "k8s.pod.name",
     "k8s.pod.qos_class",
     "k8s.pod.uid",
-    "k8s.replicaset.name",
     "os.description",
     "os.name",
     "os.type",
@@ -74,8 +62,7 @@ const TRUSTED_ATTRIBUTES: [&str; 34] = [
     "systemd.unit",
 ];
 
-/// Trusted attributes that a JVM may claim for display if the host does not know them. Limited resources are divided by
-/// container, pod and unit, so their IDs are not among these attributes.
+/// Attributes that a JVM cannot set itself, but may claim for display if the host does not know them.
 const CLAIMABLE_ATTRIBUTES: [&str; 13] = [
     "cloud.account.id",
     "cloud.availability_zone",
@@ -128,7 +115,11 @@ pub const RUNTIME: [&str; 4] = [
 
 /// Returns the names of all attributes that are detected, and of those that programs set most often.
 pub fn known_attributes() -> impl Iterator<Item = &'static str> {
-    TRUSTED_ATTRIBUTES.into_iter().chain(RUNTIME).chain(UNTRUSTED_ATTRIBUTES)
+    HOST_ATTRIBUTES
+        .into_iter()
+        .chain(CLAIMABLE_ATTRIBUTES)
+        .chain(RUNTIME)
+        .chain(UNTRUSTED_ATTRIBUTES)
 }
 
 /// File in a container that holds its Kubernetes namespace.
@@ -167,10 +158,8 @@ impl JvmIdentity {
         let dropped_attributes = limit(&mut service.attributes);
         let container = Container::parse(&String::from_utf8_lossy(&bytes_of(process, "cgroup")?));
         let started_ns = started(process.start_ticks);
-        let (mut claimed, mut attributes): (Attributes, Attributes) = service
-            .attributes
-            .into_iter()
-            .partition(|(key, _)| TRUSTED_ATTRIBUTES.contains(&key.as_str()));
+        let (mut claimed, mut attributes): (Attributes, Attributes) =
+            service.attributes.into_iter().partition(|(key, _)| is_trusted(key));
         claimed.retain(|key, _| may_be_claimed(key, container.pod.is_some()));
         attributes.remove("jvm.gc.name");
         attributes.extend(host_attributes().clone());
@@ -273,12 +262,17 @@ fn limit(attributes: &mut Attributes) -> u64 {
     (before - attributes.len()) as u64
 }
 
+/// Returns whether a JVM cannot set an attribute itself.
+fn is_trusted(key: &str) -> bool {
+    HOST_ATTRIBUTES.contains(&key) || CLAIMABLE_ATTRIBUTES.contains(&key)
+}
+
 /// Returns whether a JVM may claim an attribute. Only a JVM in a pod may claim a name of the pod, its container or its
 /// controllers.
 fn may_be_claimed(key: &str, is_in_pod: bool) -> bool {
     let is_claimable = CLAIMABLE_ATTRIBUTES.contains(&key)
         && (is_in_pod || !key.starts_with("k8s.") || key == "k8s.node.name");
-    is_claimable || !TRUSTED_ATTRIBUTES.contains(&key)
+    is_claimable || !is_trusted(key)
 }
 
 /// Returns the program's name in a command line without its arguments, which may contain secrets. A program can overwrite
@@ -423,7 +417,6 @@ mod tests {
 
     #[test]
     fn only_jvms_in_pods_claim_names_of_pods() {
-        assert!(CLAIMABLE_ATTRIBUTES.iter().all(|key| TRUSTED_ATTRIBUTES.contains(key)));
         for (key, in_pod, elsewhere) in [
             ("k8s.namespace.name", true, false),
             ("k8s.deployment.name", true, false),
