@@ -61,11 +61,8 @@ impl<'a> Report<'a> {
                     self.out.json(&record)?;
                 }
             } else if self.args.folded {
-                let options = folded::Options {
-                    threads: self.args.threads,
-                    by_second: self.args.timeline,
-                    ..Default::default()
-                };
+                let options =
+                    folded::Options { threads: self.args.threads, by_second: self.args.timeline };
                 let grouped = self.args.span.then(|| spans::grouped(profile));
                 for line in folded::lines(grouped.as_ref().unwrap_or(profile), options) {
                     // If several profiles share the output, the event is the root of its stacks.

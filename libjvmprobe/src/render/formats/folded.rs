@@ -7,7 +7,7 @@ use std::{
     io::{self, Write},
 };
 
-use crate::render::formats::{Format, TitledProfile, wrong_profile_count};
+use crate::render::formats::{Format, FormatOptions, TitledProfile, wrong_profile_count};
 use crate::{
     names::clean,
     stack::{
@@ -26,11 +26,8 @@ pub const FORMAT: Format = Format {
     has_span_labels: false,
     write: |profiles, format_options, to| {
         let [TitledProfile { profile, .. }] = profiles else { return Err(wrong_profile_count()) };
-        let options = Options {
-            threads: format_options.threads,
-            by_second: format_options.by_second,
-            ..Options::default()
-        };
+        let FormatOptions { threads, by_second, .. } = *format_options;
+        let options = Options { threads, by_second };
         write(profile, options, to)
     },
 };
@@ -40,16 +37,13 @@ pub const FORMAT: Format = Format {
 pub struct Options {
     /// Add `THREAD-TID` after the command's name.
     pub threads: bool,
-    /// Mark compiled (`_[j]`) and inlined (`_[i]`) frames, too, not only those of the kernel; palettes of flame graphs
-    /// know these marks.
-    pub mark_kinds: bool,
     /// Write separate lines for each second of the profile, which begin with the number of that second.
     pub by_second: bool,
 }
 
 /// Returns the lines, sorted and without line breaks.
 pub fn lines(profile: &Profile, options: Options) -> Vec<String> {
-    let names: Vec<_> = profile.frames().iter().map(|frame| name(frame, options)).collect();
+    let names: Vec<_> = profile.frames().iter().map(Frame::folded).collect();
     let mut counts: BTreeMap<(u64, String), u64> = BTreeMap::new();
     for sample in &profile.samples {
         let mut line = head(sample, options);
@@ -100,16 +94,6 @@ pub(in crate::render) fn head(sample: &Sample, options: Options) -> String {
     } else {
         command
     }
-}
-
-pub(super) fn name(frame: &Frame, options: Options) -> String {
-    use crate::stack::Kind;
-    let mark = match frame.kind {
-        Kind::Java => "_[j]",
-        Kind::Inlined => "_[i]",
-        _ => "",
-    };
-    frame.folded() + if options.mark_kinds { mark } else { "" }
 }
 
 #[cfg(test)]
@@ -167,13 +151,13 @@ pub(in crate::render) mod tests {
 
     #[test]
     fn threads_option_writes_separate_lines_per_thread() {
-        let options = Options { threads: true, mark_kinds: true, by_second: false };
+        let options = Options { threads: true, by_second: false };
         assert_eq!(
             lines(&profile(), options),
             [
-                "java;worker_1-13;a.Main.main_[j];a.Main.run_[i] 2",
-                "java;worker_1-14;a.Main.main_[j];a.Main.run_[i] 3",
-                "java;worker_1-14;a.Main.main_[j];vfs_read_[k] 1"
+                "java;worker_1-13;a.Main.main;a.Main.run 2",
+                "java;worker_1-14;a.Main.main;a.Main.run 3",
+                "java;worker_1-14;a.Main.main;vfs_read_[k] 1"
             ]
         );
     }
