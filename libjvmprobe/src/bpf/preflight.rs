@@ -4,15 +4,9 @@
 
 use std::path::Path;
 
-use procfs::process::Process as Proc;
+use rustix::thread::CapabilitySet;
 
 use crate::{Error, Result};
-
-/// Bits of `CapEff` (linux/capability.h).
-const CAP_SYS_PTRACE: u64 = 1 << 19;
-const CAP_SYS_ADMIN: u64 = 1 << 21;
-const CAP_PERFMON: u64 = 1 << 38;
-const CAP_BPF: u64 = 1 << 39;
 
 /// Oldest kernel that was tested. It has all required features: ring buffers and CAP_BPF (5.8), inner maps of any
 /// length (5.10).
@@ -31,22 +25,18 @@ const UPROBE_PMU: &str = "/sys/bus/event_source/devices/uprobe/type";
 /// # Errors
 /// [`Error::Permission`] naming the missing capabilities, [`Error::Unsupported`] or [`Error::Kernel`].
 pub fn check() -> Result<()> {
-    capabilities(effective_capabilities())?;
+    let held = rustix::thread::capabilities(None);
+    capabilities(held.map_or(CapabilitySet::empty(), |held| held.effective))?;
     kernel_release(&rustix::system::uname().release().to_string_lossy())?;
     uprobes(Path::new(UPROBE_PMU))
 }
 
-/// Returns the `CapEff` mask of this process; 0 if /proc cannot be read.
-fn effective_capabilities() -> u64 {
-    Proc::myself().and_then(|me| me.status()).map_or(0, |status| status.capeff)
-}
-
-fn capabilities(effective: u64) -> Result<()> {
-    let admin = effective & CAP_SYS_ADMIN != 0;
+fn capabilities(held: CapabilitySet) -> Result<()> {
+    let admin = held.contains(CapabilitySet::SYS_ADMIN);
     let missing: Vec<_> = [
-        ("CAP_BPF", admin || effective & CAP_BPF != 0),
-        ("CAP_PERFMON", admin || effective & CAP_PERFMON != 0),
-        ("CAP_SYS_PTRACE", effective & CAP_SYS_PTRACE != 0),
+        ("CAP_BPF", admin || held.contains(CapabilitySet::BPF)),
+        ("CAP_PERFMON", admin || held.contains(CapabilitySet::PERFMON)),
+        ("CAP_SYS_PTRACE", held.contains(CapabilitySet::SYS_PTRACE)),
     ]
     .into_iter()
     .filter_map(|(name, held)| (!held).then_some(name))
@@ -122,11 +112,12 @@ mod tests {
 
     #[test]
     fn error_names_every_missing_capability() {
-        assert!(capabilities(CAP_SYS_ADMIN | CAP_SYS_PTRACE).is_ok());
-        assert!(capabilities(CAP_BPF | CAP_PERFMON | CAP_SYS_PTRACE).is_ok());
-        let none = capabilities(0).unwrap_err().to_string();
+        let (admin, ptrace) = (CapabilitySet::SYS_ADMIN, CapabilitySet::SYS_PTRACE);
+        assert!(capabilities(admin | ptrace).is_ok());
+        assert!(capabilities(CapabilitySet::BPF | CapabilitySet::PERFMON | ptrace).is_ok());
+        let none = capabilities(CapabilitySet::empty()).unwrap_err().to_string();
         assert!(none.contains("CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE are missing"), "{none}");
-        let one = capabilities(CAP_SYS_ADMIN).unwrap_err().to_string();
+        let one = capabilities(admin).unwrap_err().to_string();
         assert!(one.contains("CAP_SYS_PTRACE is missing"), "{one}");
     }
 
