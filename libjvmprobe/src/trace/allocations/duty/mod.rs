@@ -31,7 +31,7 @@ use crate::{
         uprobe::{self, Uprobe},
     },
     process::{FileId, LibJvm, Target},
-    sys::{fair_share, privileges, start_thread},
+    sys::{Idle, fair_share, privileges, start_thread},
     trace::allocations::{
         counters::{self, Session},
         event::{duty_cycles, sampling_state},
@@ -45,9 +45,6 @@ const BUDGET: f64 = 0.005;
 const FIRST_RUN_NS: f64 = 2000.0;
 /// Weight of new measurements in the moving average of the run time.
 const AVERAGE_WEIGHT: f64 = 0.25;
-/// Time in nanoseconds for which the probes of a file stay attached after its last JVM has ended, because the
-/// next JVM often starts soon.
-const IDLE_NS: u64 = 10_000_000_000;
 
 /// Duty cycles of all files, and the thread that runs them. When this value is dropped, the thread detaches
 /// all probes and ends.
@@ -65,6 +62,7 @@ struct Shared {
 struct State {
     maps: Maps,
     files: HashMap<FileId, File>,
+    idle: Idle<FileId>,
     /// Limit of the cost of all probes, in shares of a processor.
     budget: f64,
     /// Average run time of the BPF programs, in nanoseconds.
@@ -91,8 +89,6 @@ struct File {
     jvms: HashMap<u64, Runs>,
     /// Whether one of the probes was ever detached for an off period.
     has_been_off: bool,
-    /// Time at which the file last had a JVM, on `CLOCK_MONOTONIC`.
-    last_used_ns: u64,
 }
 
 #[derive(Debug)]
@@ -130,6 +126,7 @@ impl DutyCycles {
                 costs: map(&maps.costs)?,
             },
             files: HashMap::new(),
+            idle: Idle::default(),
             budget: BUDGET,
             run_ns: FIRST_RUN_NS,
             missed_hits: HashMap::new(),
@@ -235,7 +232,7 @@ impl State {
     /// Performs the action that is due, if there is one.
     fn run_due_action(&mut self) {
         let now = clock::monotonic_ns();
-        self.release(now);
+        self.release();
         let Some((due, (id, index))) = self.next() else { return };
         let Self { files, maps, run_ns, .. } = self;
         let Some(file) = files.get_mut(&id).filter(|_| now >= due) else { return };
@@ -266,15 +263,11 @@ impl State {
         }
     }
 
-    /// Detaches the probes of files that no JVM has run for `IDLE_NS`.
-    fn release(&mut self, now: u64) {
-        let unused = self.files.extract_if(|_, file| {
-            if !file.jvms.is_empty() {
-                file.last_used_ns = now;
-            }
-            now >= file.last_used_ns + IDLE_NS
-        });
-        let mut unused: Vec<_> = unused.map(|(_, file)| file).collect();
+    /// Detaches the probes of files that no JVM has run for a while.
+    fn release(&mut self) {
+        let used = self.files.iter().filter(|(_, file)| !file.jvms.is_empty()).map(|(&id, _)| id);
+        let used: Vec<_> = used.collect();
+        let mut unused = self.idle.release(&mut self.files, used, Instant::now());
         detach(unused.iter_mut());
     }
 }
@@ -308,7 +301,6 @@ impl File {
             ],
             jvms: HashMap::new(),
             has_been_off: false,
-            last_used_ns: clock::monotonic_ns(),
         })
     }
 
