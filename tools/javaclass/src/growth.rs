@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     process::ExitCode,
     thread::sleep,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::Result;
@@ -188,10 +188,6 @@ impl Watch for Growth<'_> {
     fn take_events(&mut self, timeout: Duration) -> libjvmprobe::Result<()> {
         sleep(timeout.min(CHECK_INTERVAL));
         Ok(())
-    }
-
-    fn next_poll(&self) -> Option<Instant> {
-        None
     }
 
     fn poll(&mut self) -> libjvmprobe::Result<()> {
