@@ -18,8 +18,9 @@ use prometheus_client::{
 
 use crate::metrics::{
     SharedTotals,
-    families::{Family, Kind, Labels, Value},
+    families::{Family, Labels, Value},
     histogram::{BOUNDS, Histogram, SCHEMA, seconds},
+    table::Kind,
 };
 
 /// Type of an empty set of labels, for methods that require a type argument.
@@ -121,25 +122,26 @@ impl Collector for SharedTotals {
 }
 
 fn encode_family(family: &Family<'_>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let unit = match family.unit {
+    let metric = family.metric;
+    let unit = match metric.unit {
         "seconds" => Some(Unit::Seconds),
         "bytes" => Some(Unit::Bytes),
         _ => None,
     };
-    let kind = match family.kind {
-        Kind::Counter => MetricType::Counter,
+    let kind = match metric.kind {
+        Kind::Counter | Kind::JvmCounter => MetricType::Counter,
         Kind::Gauge | Kind::UpDownCounter => MetricType::Gauge,
         Kind::Histogram => MetricType::Histogram,
     };
     // The crate adds a full stop to the help text.
-    let help = family.help.trim_end_matches('.');
-    let mut metrics = encoder.encode_descriptor(family.name, help, unit.as_ref(), kind)?;
+    let help = metric.help.trim_end_matches('.');
+    let mut metrics = encoder.encode_descriptor(metric.name, help, unit.as_ref(), kind)?;
     for point in &family.points {
         match point.labels.is_empty() {
-            true => write_point(point.value, family.kind, &mut metrics)?,
+            true => write_point(point.value, metric.kind, &mut metrics)?,
             false => {
                 let labels = encoder_labels(&point.labels);
-                write_point(point.value, family.kind, &mut metrics.encode_family(&labels)?)?;
+                write_point(point.value, metric.kind, &mut metrics.encode_family(&labels)?)?;
             }
         }
     }
@@ -148,7 +150,7 @@ fn encode_family(family: &Family<'_>, encoder: &mut DescriptorEncoder<'_>) -> fm
 
 fn write_point(value: Value<'_>, kind: Kind, to: &mut MetricEncoder<'_>) -> fmt::Result {
     match (value, kind) {
-        (Value::Number(value), Kind::Counter) => {
+        (Value::Number(value), Kind::Counter | Kind::JvmCounter) => {
             to.encode_counter::<NoLabels, _, f64>(&value, None)
         }
         (Value::Number(value), _) => to.encode_gauge(&value),

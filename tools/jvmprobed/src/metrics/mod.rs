@@ -5,6 +5,7 @@
 //! | [`figures`] | input of the totals: figures of a JVM, and of the daemon itself |
 //! | [`histogram`] | durations, in classic and in native buckets |
 //! | [`totals`] | totals of all metrics, with limits on their size |
+//! | [`table`] | names, units, types and help texts of all metrics |
 //! | [`families`] | the totals as a list of metrics, independent of the output format |
 //! | [`semconv`] | metrics by OpenTelemetry's semantic conventions |
 //! | [`encode`] | OpenMetrics, Prometheus's older text format and its protocol buffers |
@@ -20,6 +21,7 @@ pub mod figures;
 pub mod histogram;
 pub mod semconv;
 pub mod server;
+pub mod table;
 pub mod totals;
 pub mod web_config;
 pub mod window_figures;

@@ -5,16 +5,14 @@ use std::sync::Arc;
 use libjvmprobe::hotspot::{buffers::BufferPool, memory_pools::MemoryPool};
 
 use crate::metrics::{
-    families::{Family, Labels, Point, Value, labels},
+    families::{Family, Labels, Value, unlabelled},
     histogram::seconds,
-    semconv::{
-        conventions::{
-            BOOLEAN, BUFFER_COUNT, BUFFER_LIMIT, BUFFER_USED, CLASS_COUNT, CLASS_LOADED,
-            CLASS_UNLOADED, CPU_COUNT, CPU_TIME, CPU_UTILIZATION, Convention, DESCRIPTOR_COUNT,
-            DESCRIPTOR_LIMIT, GC_DURATION, MEMORY_AFTER_GC, MEMORY_COMMITTED, MEMORY_INIT,
-            MEMORY_LIMIT, MEMORY_USED, SYSTEM_LOAD, SYSTEM_UTILIZATION, THREAD_COUNT,
-        },
-        values::Values,
+    semconv::values::Values,
+    table::{
+        BOOLEAN, BUFFER_COUNT, BUFFER_LIMIT, BUFFER_USED, CLASS_COUNT, CLASS_LOADED,
+        CLASS_UNLOADED, CPU_COUNT, CPU_TIME, CPU_UTILIZATION, DESCRIPTOR_COUNT, DESCRIPTOR_LIMIT,
+        GC_DURATION, MEMORY_AFTER_GC, MEMORY_COMMITTED, MEMORY_INIT, MEMORY_LIMIT, MEMORY_USED,
+        Metric, SYSTEM_LOAD, SYSTEM_UTILIZATION, THREAD_COUNT,
     },
     totals::{Series, Totals},
 };
@@ -25,20 +23,20 @@ type ValuesOfJvm<'a> = Vec<(Labels, Value<'a>)>;
 /// Returns the metrics of the conventions.
 pub fn families(totals: &Totals) -> Vec<Family<'_>> {
     let mut families = of_pools(totals);
-    families.push(family(totals, &GC_DURATION, collections));
+    families.push(totals.of_jvms(&GC_DURATION, collections));
     families.push(of_values(totals, &THREAD_COUNT, |values| {
         let count = |(&(is_daemon, state), &count): (&(bool, _), &u64)| {
             let state: &str = libjvmprobe::hotspot::java_threads::ThreadState::name(state);
             let daemon = if is_daemon { "true" } else { "false" };
-            (vec![(BOOLEAN, daemon.into()), ("jvm_thread_state", state.into())], count as f64)
+            let labels = vec![(BOOLEAN, daemon.into()), ("jvm_thread_state", state.into())];
+            (labels, Value::Number(count as f64))
         };
         values.threads.iter().map(count).collect()
     }));
     families.extend(of_classes(totals));
-    families.push(family(totals, &CPU_TIME, |series| {
-        let seconds = series.gauges.cpu_ns.map(seconds);
-        seconds.map(|seconds| (Labels::new(), Value::Number(seconds))).into_iter().collect()
-    }));
+    families.push(
+        totals.of_jvms(&CPU_TIME, |series| series.gauges.cpu_ns.map(|ns| unlabelled(seconds(ns)))),
+    );
     families.push(single(totals, &CPU_COUNT, |values| values.processors.map(|count| count as f64)));
     families.push(single(totals, &CPU_UTILIZATION, |values| values.cpu_utilization));
     families.extend(of_buffers(totals));
@@ -50,43 +48,23 @@ pub fn families(totals: &Totals) -> Vec<Family<'_>> {
     families
 }
 
-fn family<'a>(
-    totals: &'a Totals,
-    convention: &'static Convention,
-    values: impl Fn(&'a Series) -> ValuesOfJvm<'a>,
-) -> Family<'a> {
-    let mut points = Vec::new();
-    for (key, series) in totals.jvms() {
-        for (more, value) in values(series) {
-            let mut labels = labels(key);
-            labels.extend(more);
-            points.push(Point { jvm: Some((key, series)), labels, value });
-        }
-    }
-    let &Convention { name, unit, kind, help, .. } = convention;
-    Family { name, help, unit, kind, points }
-}
-
 fn of_values<'a>(
     totals: &'a Totals,
-    convention: &'static Convention,
-    numbers: impl Fn(&Values) -> Vec<(Labels, f64)>,
+    metric: &'static Metric,
+    values: impl Fn(&'a Values) -> ValuesOfJvm<'a>,
 ) -> Family<'a> {
-    family(totals, convention, |series| {
-        let values = series.gauges.values.as_deref().map(&numbers).unwrap_or_default();
-        values.into_iter().map(|(labels, number)| (labels, Value::Number(number))).collect()
-    })
+    totals
+        .of_jvms(metric, |series| series.gauges.values.as_deref().map(&values).unwrap_or_default())
 }
 
 /// Returns a metric that has at most one value for each JVM.
 fn single<'a>(
     totals: &'a Totals,
-    convention: &'static Convention,
+    metric: &'static Metric,
     number: impl Fn(&Values) -> Option<f64>,
 ) -> Family<'a> {
-    of_values(totals, convention, |values| {
-        number(values).map(|number| (Labels::new(), number)).into_iter().collect()
-    })
+    totals
+        .of_jvms(metric, |series| series.gauges.values.as_deref().and_then(&number).map(unlabelled))
 }
 
 fn of_pools(totals: &Totals) -> Vec<Family<'_>> {
@@ -98,7 +76,7 @@ fn of_pools(totals: &Totals) -> Vec<Family<'_>> {
                     ("jvm_memory_type", kind.into()),
                     ("jvm_memory_pool_name", pool.name.clone()),
                 ];
-                Some((labels, value(pool)? as f64))
+                Some((labels, Value::Number(value(pool)? as f64)))
             };
             values.pools.iter().filter_map(number).collect()
         })
@@ -116,7 +94,8 @@ fn of_buffers(totals: &Totals) -> Vec<Family<'_>> {
     let of = |convention, value: fn(&BufferPool) -> u64| {
         of_values(totals, convention, move |values| {
             let number = |pool: &BufferPool| {
-                (vec![("jvm_buffer_pool_name", pool.name.into())], value(pool) as f64)
+                let labels = vec![("jvm_buffer_pool_name", pool.name.into())];
+                (labels, Value::Number(value(pool) as f64))
             };
             values.buffers.iter().map(number).collect()
         })
@@ -139,9 +118,8 @@ fn of_classes(totals: &Totals) -> [Family<'_>; 3] {
         single(totals, &CLASS_UNLOADED, |values| {
             values.classes.map(|(_, unloaded)| unloaded as f64)
         }),
-        family(totals, &CLASS_COUNT, move |series| {
-            let count = count(series).map(|count| (Labels::new(), Value::Number(count as f64)));
-            count.into_iter().collect()
+        totals.of_jvms(&CLASS_COUNT, move |series| {
+            count(series).map(|count| unlabelled(count as f64))
         }),
     ]
 }

@@ -3,12 +3,10 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`conventions`] | names, units and types of the metrics |
 //! | [`values`] | their values for one JVM, read once per window |
 //! | [`collections`] | names and actions of collections, as `GarbageCollectorMXBean` reports them |
 //! | [`families`] | the values as a list of metrics |
 
 pub mod collections;
-pub mod conventions;
 pub mod families;
 pub mod values;

@@ -20,10 +20,10 @@ use prost::Message;
 use crate::{
     metrics::{
         Totals,
-        families::{Family, Kind, Point, Value},
+        families::{Family, Point, Value},
         histogram::{Histogram, SCHEMA, seconds},
-        semconv::conventions,
         server::gzip,
+        table::{BOOLEAN, JVM_INFO, Kind},
         totals::{Key, Series},
     },
     push::{
@@ -32,19 +32,11 @@ use crate::{
     },
 };
 
-/// Counters of the JVM or the kernel, which began when the JVM started.
-const SINCE_JVM_START: [&str; 4] = [
-    conventions::CPU_TIME.name,
-    conventions::CLASS_LOADED.name,
-    conventions::CLASS_UNLOADED.name,
-    "jvmprobe_cpu",
-];
-
 /// Returns all metrics as a compressed request. Counters start at `start_ns`, when the daemon started.
 pub fn request(totals: &Totals, start_ns: u64, now_ns: u64) -> Option<(queue::Header, Vec<u8>)> {
     // By JVM; `None` for the metrics of the daemon itself.
     let mut resources: BTreeMap<Option<&Key>, ResourceMetrics> = BTreeMap::new();
-    for family in totals.families().iter().filter(|family| family.name != "jvmprobe_jvm_info") {
+    for family in totals.families().iter().filter(|family| family.metric.name != JVM_INFO.name) {
         let mut by_jvm: BTreeMap<Option<&Key>, Vec<&Point<'_>>> = BTreeMap::new();
         for point in &family.points {
             by_jvm.entry(point.jvm.map(|(key, _)| key)).or_default().push(point);
@@ -85,16 +77,11 @@ fn metric(family: &Family<'_>, points: &[&Point<'_>], start: u64, now: u64) -> M
         })
     };
     let cumulative = AggregationTemporality::Cumulative.into();
-    let data = match family.kind {
-        Kind::Counter => Data::Sum(Sum {
+    let data = match family.metric.kind {
+        kind @ (Kind::Counter | Kind::JvmCounter | Kind::UpDownCounter) => Data::Sum(Sum {
             data_points: points.iter().filter_map(number).collect(),
             aggregation_temporality: cumulative,
-            is_monotonic: true,
-        }),
-        Kind::UpDownCounter => Data::Sum(Sum {
-            data_points: points.iter().filter_map(number).collect(),
-            aggregation_temporality: cumulative,
-            is_monotonic: false,
+            is_monotonic: kind != Kind::UpDownCounter,
         }),
         Kind::Gauge => {
             Data::Gauge(Gauge { data_points: points.iter().filter_map(number).collect() })
@@ -110,12 +97,12 @@ fn metric(family: &Family<'_>, points: &[&Point<'_>], start: u64, now: u64) -> M
             aggregation_temporality: cumulative,
         }),
     };
-    let (name, unit) = match conventions::of(family.name) {
-        Some(convention) => (convention.otlp_name.to_owned(), convention.otlp_unit),
+    let (name, unit) = match family.metric.otlp {
+        Some((name, unit)) => (name.to_owned(), unit),
         None => (
             // `jvmprobe_stopped` is `jvmprobe.stopped`, in seconds.
-            family.name.replacen('_', ".", 1),
-            match family.unit {
+            family.metric.name.replacen('_', ".", 1),
+            match family.metric.unit {
                 "seconds" => "s",
                 "bytes" => "By",
                 _ => "1",
@@ -124,7 +111,7 @@ fn metric(family: &Family<'_>, points: &[&Point<'_>], start: u64, now: u64) -> M
     };
     Metric {
         name,
-        description: family.help.to_owned(),
+        description: family.metric.help.to_owned(),
         unit: unit.to_owned(),
         data: Some(data),
         ..Metric::default()
@@ -140,19 +127,19 @@ fn attributes(point: &Point<'_>) -> Vec<KeyValue> {
     labels.map(|(name, value)| label(name, value)).collect()
 }
 
-/// Returns the time from which on a value counts; 0 for a gauge. Most counters begin when the daemon starts.
+/// Returns the time from which on a value counts; 0 for a gauge.
 fn start_of(family: &Family<'_>, point: &Point<'_>, start: u64) -> u64 {
     let of_jvm = point.jvm.and_then(|(_, series)| series.identity.as_ref());
-    match (family.kind, of_jvm) {
-        (Kind::Counter, Some(jvm)) if SINCE_JVM_START.contains(&family.name) => jvm.started_ns,
-        (Kind::Counter, _) => start,
+    match (family.metric.kind, of_jvm) {
+        (Kind::JvmCounter, Some(jvm)) => jvm.started_ns,
+        (Kind::Counter | Kind::JvmCounter, _) => start,
         _ => 0,
     }
 }
 
 /// Converts a label. A label of the semantic conventions has a dot in place of each underscore.
 fn label(name: &str, value: &str) -> KeyValue {
-    if name == conventions::BOOLEAN {
+    if name == BOOLEAN {
         return attribute(&name.replace('_', "."), any_value::Value::BoolValue(value == "true"));
     }
     match name.starts_with("jvm_") {
