@@ -41,8 +41,8 @@ fn write(to: &Path, profiles: &[WithBands<'_>], options: &FormatOptions<'_>) {
     });
     let titled: Vec<_> = titled.collect();
     let names: Vec<_> = profiles.iter().map(|(profile, _)| profile.measure.name()).collect();
-    let written = Files::create(&[to.to_owned()], &names).unwrap().write(&titled, options).unwrap();
-    assert_eq!(written, [to]);
+    Files::create(&[to.to_owned()], &names).unwrap().write(&titled, options).unwrap();
+    assert!(to.exists());
 }
 
 /// A browser with a page in a window of 1,280 by 800.

@@ -53,17 +53,12 @@ impl Files {
         Ok(Self(files))
     }
 
-    /// Writes profiles, one for each of the measures, and returns the paths written. Profiles without samples cannot be
+    /// Writes profiles, one for each of the measures, and logs the path of each file. Profiles without samples cannot be
     /// drawn, so the files created for them are removed.
     ///
     /// # Errors
     /// [`Error::Io`] if a file cannot be written.
-    pub fn write(
-        self,
-        profiles: &[TitledProfile<'_>],
-        options: &FormatOptions<'_>,
-    ) -> Result<Vec<PathBuf>> {
-        let mut written = Vec::new();
+    pub fn write(self, profiles: &[TitledProfile<'_>], options: &FormatOptions<'_>) -> Result<()> {
         for OpenFile { path, format, file, profile_index } in self.0 {
             let profiles = match profile_index {
                 Some(profile_index) => {
@@ -86,9 +81,9 @@ impl Files {
                 }
                 return Err(Error::io(format!("write {}", path.display()), error));
             }
-            written.push(path);
+            log::info!("wrote {}", path.display());
         }
-        Ok(written)
+        Ok(())
     }
 }
 
@@ -120,8 +115,8 @@ mod tests {
         let profile = Profile::default();
         let titled =
             TitledProfile { profile: &profile, title: Title::default(), bands: Vec::new() };
-        let written = files.write(&[titled], &FormatOptions::default()).unwrap();
-        assert!(written.is_empty() && !paths[0].exists());
+        files.write(&[titled], &FormatOptions::default()).unwrap();
+        assert!(!paths[0].exists());
         // A format that holds one profile has a file for each measure.
         let files = Files::create(&paths[..1], &["cpu", "usdt:x:y"]).unwrap();
         let names: Vec<_> = files.0.iter().map(|file| file.path.file_name().unwrap()).collect();

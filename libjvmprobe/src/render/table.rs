@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
-use crate::bpf::clock;
+use crate::{bpf::clock, render::units::count};
 
 /// Horizontal lines above the table, below its header and below the table, but not between rows.
 const RULED: TableStyle = {
@@ -58,6 +58,17 @@ impl Times {
     pub fn before_title(self, ts_ns: u64, always: bool) -> String {
         if self.dates || always { self.show(ts_ns) + "  " } else { String::new() }
     }
+}
+
+/// Returns the line below a table about its hidden rows, given the amount of each: `5 more rows with 10.00 s`; `None` if
+/// there are none. `what` is the singular of a row's name, and `format` formats the sum of the amounts.
+pub fn more(
+    what: &str,
+    hidden: impl Iterator<Item = u64>,
+    format: impl Fn(u64) -> String,
+) -> Option<String> {
+    let (rows, sum) = hidden.fold((0, 0_u64), |(n, sum), one| (n + 1, sum.saturating_add(one)));
+    (rows > 0).then(|| format!("{} with {}", count(rows, &format!("more {what}")), format(sum)))
 }
 
 /// Returns the line of a summary about all lost events; `None` if there are none.

@@ -47,8 +47,5 @@ fn run(args: &Args) -> Result<()> {
     if trace.run(common.times(), &stop)? == End::Time {
         trace.tool.finish(&mut trace.jvms)?;
     }
-    for path in trace.tool.sink.finish()? {
-        log::info!("wrote {}", path.display());
-    }
-    Ok(())
+    Ok(trace.tool.sink.finish()?)
 }

@@ -1,6 +1,6 @@
 //! Prints records as text or JSON lines.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use libjvmprobe::{
     Result,
@@ -8,7 +8,7 @@ use libjvmprobe::{
     hotspot::HotSpot,
     render::{
         columns::{fit, wrap},
-        formats::jfr::{self, file::RecordingFile},
+        formats::jfr::{self, file::RecordingFiles},
         output::Output,
         stops::{OPERATION, Row, head, size, suffix},
         table::{RuledTable, Times, lost_line},
@@ -27,7 +27,7 @@ use crate::args::Args;
 pub struct Reports {
     texts: Vec<Report>,
     /// Files in JDK Flight Recorder's format. They contain all records, whatever is printed.
-    recordings: Vec<RecordingFile>,
+    recordings: RecordingFiles,
 }
 
 impl Reports {
@@ -36,12 +36,7 @@ impl Reports {
         let to = |path: Option<&Path>| Report::open(args, path);
         let (recordings, texts): (Vec<_>, Vec<_>) =
             args.output.iter().partition(|path| jfr::is_named(path));
-        let mut recordings: Vec<_> = recordings
-            .into_iter()
-            .map(|path| RecordingFile::create(path))
-            .collect::<Result<_>>()?;
-        let begin_ns = clock::unix_ns(clock::monotonic_ns());
-        recordings.iter_mut().try_for_each(|file| file.add(|to| to.host(begin_ns)))?;
+        let recordings = RecordingFiles::begin(recordings)?;
         // A recording cannot be read while it grows, so records are printed, too.
         let texts = match &texts[..] {
             [] => vec![to(None)?],
@@ -50,10 +45,9 @@ impl Reports {
         Ok(Self { texts, recordings })
     }
 
-    /// Ends the recordings, and returns their paths.
-    pub fn finish(&mut self) -> Result<Vec<PathBuf>> {
-        let paths = self.recordings.drain(..).map(RecordingFile::finish);
-        paths.filter_map(Result::transpose).collect()
+    /// Ends the recordings.
+    pub fn finish(&mut self) -> Result<()> {
+        self.recordings.finish().map(drop)
     }
 }
 
@@ -63,8 +57,7 @@ impl Sink for Reports {
         self.texts.iter_mut().try_for_each(|report| report.record(record))?;
         if let Some(ts_ns) = record.ts_ns() {
             let begin_ns = clock::unix_ns(ts_ns);
-            let files = &mut self.recordings;
-            files.iter_mut().try_for_each(|file| file.add(|to| to.pause(record, begin_ns)))?;
+            self.recordings.add(|to| to.pause(record, begin_ns))?;
         }
         if let (Record::Lost(lost), false) = (record, self.texts.iter().all(|report| report.json)) {
             lost.warn();
@@ -73,11 +66,7 @@ impl Sink for Reports {
     }
 
     fn jvm(&mut self, hotspot: &HotSpot) -> Result<()> {
-        if self.recordings.is_empty() {
-            return Ok(());
-        }
-        let (jvm, now_ns) = (hotspot.description(), clock::unix_ns(clock::monotonic_ns()));
-        self.recordings.iter_mut().try_for_each(|file| file.add(|to| to.jvm(&jvm, now_ns)))
+        self.recordings.add_jvm(hotspot)
     }
 
     /// Whether all outputs were closed by their readers.

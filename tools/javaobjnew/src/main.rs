@@ -60,8 +60,5 @@ fn run(args: &Args) -> Result<()> {
     let Args { threads, keep_narrow, timeline: by_second, .. } = *args;
     let jvms = flames.jvms();
     let format_options = FormatOptions { threads, keep_narrow, by_second, jvms, base: None };
-    for path in files.write(&[titled], &format_options)? {
-        log::info!("wrote {}", path.display());
-    }
-    Ok(())
+    Ok(files.write(&[titled], &format_options)?)
 }

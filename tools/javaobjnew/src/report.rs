@@ -8,7 +8,7 @@ use libjvmprobe::{
     render::{
         columns::wrap,
         output::Output,
-        table::{RuledTable, Times, lost_line},
+        table::{RuledTable, Times, lost_line, more},
         units::{bytes, count, percent, span},
     },
     trace::allocations::{
@@ -93,11 +93,8 @@ impl Report {
         if !rows.is_empty() {
             self.classes(&rows)?;
         }
-        if !hidden.is_empty() {
-            let sum = hidden.iter().map(|row| row.class.bytes).sum();
-            let classes = if hidden.len() == 1 { "class" } else { "classes" };
-            let what = format!("{} more {classes} with {}", hidden.len(), bytes(sum));
-            self.out.line(&format!("{what}; --top shows more"))?;
+        if let Some(classes) = more("class", hidden.iter().map(|row| row.class.bytes), bytes) {
+            self.out.line(&format!("{classes}; --top shows more"))?;
         }
         for line in stacks.iter().flat_map(|stacks| stack_text::lines(&rows, stacks)) {
             self.out.line(&line)?;

@@ -74,9 +74,7 @@ fn run(args: &Args) -> Result<()> {
     warn_of_losses(&about);
     warn_of_missing_spans(args, &profiles);
     profiles.iter_mut().for_each(|profile| report::apply_filters(profile, args));
-    for path in outputs.write(&profiles, &about, &title)? {
-        log::info!("wrote {}", path.display());
-    }
+    outputs.write(&profiles, &about, &title)?;
     for pid in &about.unnamed {
         log::warn!(
             "methods of process {pid} have no names; use -p {pid} --symbols agent to load an agent \

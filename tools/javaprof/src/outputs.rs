@@ -62,18 +62,16 @@ impl Outputs {
         Ok(Self { labelled, files, base, threads, keep_narrow, by_second, by_span })
     }
 
-    /// Writes the profiles, one for each event, except those without samples. Returns the paths of
-    /// the written files.
-    pub fn write(self, profiles: &[Profile], about: &About, title: &str) -> Result<Vec<PathBuf>> {
+    /// Writes the profiles, one for each event, except those without samples.
+    pub fn write(self, profiles: &[Profile], about: &About, title: &str) -> Result<()> {
         let Self { threads, keep_narrow, by_second, .. } = self;
         let base = self.base.as_deref();
         let format_options =
             FormatOptions { threads, base, keep_narrow, by_second, jvms: &about.jvms };
-        let mut written = write(self.labelled, profiles, about, title, &format_options)?;
+        write(self.labelled, profiles, about, title, &format_options)?;
         let by_span = self.by_span.then(|| profiles.iter().map(spans::grouped).collect::<Vec<_>>());
         let profiles = by_span.as_deref().unwrap_or(profiles);
-        written.extend(write(self.files, profiles, about, title, &format_options)?);
-        Ok(written)
+        write(self.files, profiles, about, title, &format_options)
     }
 }
 
@@ -83,7 +81,7 @@ fn write(
     about: &About,
     title: &str,
     format_options: &FormatOptions<'_>,
-) -> Result<Vec<PathBuf>> {
+) -> Result<()> {
     let bands: Vec<_> = about.stops.iter().map(|stop| Band::of(stop, about.begin_ns)).collect();
     let titled = profiles.iter().map(|profile| {
         let subtitle = Some(summary::total_line(profile));

@@ -154,10 +154,7 @@ impl Dumps {
     fn write(self, files: Files) -> Result<()> {
         let title = Title { title: "Threads".into(), subtitle: None };
         let titled = TitledProfile { profile: &self.profile, title, bands: Vec::new() };
-        for path in files.write(&[titled], &FormatOptions::default())? {
-            log::info!("wrote {}", path.display());
-        }
-        Ok(())
+        Ok(files.write(&[titled], &FormatOptions::default())?)
     }
 }
 

@@ -142,10 +142,7 @@ pub fn write(files: Files, profile: Profile, what: &str, args: &Args) -> Result<
     };
     let titled = TitledProfile { profile: &profile, title, bands: Vec::new() };
     let options = FormatOptions { threads: args.threads, ..FormatOptions::default() };
-    for path in files.write(&[titled], &options)? {
-        log::info!("wrote {}", path.display());
-    }
-    Ok(())
+    files.write(&[titled], &options)
 }
 
 /// Splits a period over time slots of `slot_ns` nanoseconds: each slot with the time in it, at most [`MAX_SLOTS`]. Returns

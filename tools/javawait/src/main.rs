@@ -61,8 +61,5 @@ fn run(args: &Args) -> Result<()> {
     if let Some(flames) = trace.tool.sink.take_flames() {
         flames::write(files, flames, &what, args)?;
     }
-    for path in trace.tool.sink.finish_recordings()? {
-        log::info!("wrote {}", path.display());
-    }
-    Ok(())
+    Ok(trace.tool.sink.finish_recordings()?)
 }

@@ -1,6 +1,6 @@
 //! Receives the waits, and prints them as text or JSON lines.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use libjvmprobe::{
     Pid, Result,
@@ -9,9 +9,9 @@ use libjvmprobe::{
     jvms::Lost,
     render::{
         columns::wrap,
-        formats::jfr::file::RecordingFile,
+        formats::jfr::file::RecordingFiles,
         output::Output,
-        table::{Times, lost_line},
+        table::{Times, lost_line, more},
         units::{count, span},
     },
     stack::profile::Profile,
@@ -46,7 +46,7 @@ pub struct Report<'a> {
     /// Profile for the output files.
     flames: Option<Flames>,
     /// Files in JDK Flight Recorder's format, which contain each wait.
-    recordings: Vec<RecordingFile>,
+    recordings: RecordingFiles,
     /// Begin of the trace on `CLOCK_MONOTONIC`, in nanoseconds.
     trace_begin_ns: u64,
     /// Begin of the interval on `CLOCK_MONOTONIC`, in nanoseconds.
@@ -59,10 +59,6 @@ impl<'a> Report<'a> {
     pub fn open(args: &'a Args) -> Result<Self> {
         let now = clock::monotonic_ns();
         let flames = (!args.flame_files().is_empty()).then(|| Flames::new(args.slot_ns(), now));
-        let recordings = args.recordings().map(|path| RecordingFile::create(path));
-        let mut recordings: Vec<_> = recordings.collect::<Result<_>>()?;
-        let now_ns = clock::unix_ns(now);
-        recordings.iter_mut().try_for_each(|file| file.add(|to| to.host(now_ns)))?;
         Ok(Self {
             args,
             out: Output::open(None)?,
@@ -72,7 +68,7 @@ impl<'a> Report<'a> {
             unmounted: UnmountedThreads::new(args.idle),
             pools: BTreeMap::new(),
             flames,
-            recordings,
+            recordings: RecordingFiles::begin(args.recordings())?,
             trace_begin_ns: now,
             begin_ns: now,
             lost: 0,
@@ -94,10 +90,9 @@ impl<'a> Report<'a> {
         self.flames.take().map(|flames| flames.finish(duration_ns))
     }
 
-    /// Ends the recordings, and returns their paths.
-    pub fn finish_recordings(&mut self) -> Result<Vec<PathBuf>> {
-        let paths = self.recordings.drain(..).map(RecordingFile::finish);
-        paths.filter_map(Result::transpose).collect()
+    /// Ends the recordings.
+    pub fn finish_recordings(&mut self) -> Result<()> {
+        self.recordings.finish().map(drop)
     }
 
     fn is_interval(&self) -> bool {
@@ -171,10 +166,8 @@ impl<'a> Report<'a> {
         if !sorted.is_empty() {
             self.out.lines(&table::table(&sorted, self.args.threads))?;
         }
-        if !hidden.is_empty() {
-            let more = hidden.iter().map(|(_, group)| group.total_ns).sum();
-            let rows = count(hidden.len() as u64, "more row");
-            self.out.line(&format!("{rows} with {}; --top shows more", span(more)))?;
+        if let Some(rows) = more("row", hidden.iter().map(|(_, group)| group.total_ns), span) {
+            self.out.line(&format!("{rows}; --top shows more"))?;
         }
         if groups.idle.0 > 0 && !self.args.idle {
             let idle = count(groups.idle.0, "wait");
@@ -230,8 +223,7 @@ impl Sink for Report<'_> {
                 flames.add(&wait);
             }
             let begin_ns = clock::unix_ns(wait.begin_ns);
-            let files = &mut self.recordings;
-            files.iter_mut().try_for_each(|file| file.add(|to| to.wait(&wait, begin_ns)))?;
+            self.recordings.add(|to| to.wait(&wait, begin_ns))?;
         }
         if !self.args.prints_waits() || wait.is_idle && !self.args.idle && !self.args.common.json {
             return Ok(());
@@ -243,11 +235,7 @@ impl Sink for Report<'_> {
     }
 
     fn jvm(&mut self, hotspot: &HotSpot) -> Result<()> {
-        if self.recordings.is_empty() {
-            return Ok(());
-        }
-        let (jvm, now_ns) = (hotspot.description(), clock::unix_ns(clock::monotonic_ns()));
-        self.recordings.iter_mut().try_for_each(|file| file.add(|to| to.jvm(&jvm, now_ns)))
+        self.recordings.add_jvm(hotspot)
     }
 
     fn unmounted(&mut self, reading: &UnmountedReading) -> Result<()> {

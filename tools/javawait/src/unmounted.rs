@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use libjvmprobe::{
     render::{
-        table::RuledTable,
+        table::{RuledTable, more},
         units::{count, span},
     },
     stack::Frame,
@@ -165,11 +165,8 @@ impl UnmountedThreads {
             ]);
         }
         lines.extend(table.text().lines().map(str::to_owned));
-        if !hidden.is_empty() {
-            let more = hidden.iter().fold(0, |sum: u64, row| sum.saturating_add(row.1.total_ns));
-            let rows = count(hidden.len() as u64, "more row");
-            lines.push(format!("{rows} with {}; --top shows more", span(more)));
-        }
+        let more = more("row", hidden.iter().map(|(_, row)| row.total_ns), span);
+        lines.extend(more.map(|rows| format!("{rows}; --top shows more")));
         if self.readings.values().any(|readings| readings.is_incomplete) {
             lines.push("Some virtual threads could not be read.".into());
         }

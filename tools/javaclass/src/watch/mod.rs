@@ -381,10 +381,7 @@ fn write(inits: Inits, files: files::Files, what: &str) -> Result<()> {
     let title = Title { title: format!("Class initializers, {what}"), subtitle: Some(subtitle) };
     let titled = TitledProfile { profile: &profile, title, bands: Vec::new() };
     let format_options = FormatOptions { threads: true, ..FormatOptions::default() };
-    for path in files.write(&[titled], &format_options)? {
-        log::info!("wrote {}", path.display());
-    }
-    Ok(())
+    Ok(files.write(&[titled], &format_options)?)
 }
 
 /// Traces until the duration has passed, all JVMs have exited or the user interrupts.

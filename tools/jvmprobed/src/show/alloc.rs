@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use libjvmprobe::{
     render::{
-        table::RuledTable,
+        table::{RuledTable, more},
         units::{bytes, count, percent},
     },
     stack::{Kind, profile::Profile},
@@ -51,11 +51,7 @@ pub fn text(profile: &Profile) -> String {
         count(objects, "object"),
         table.text()
     );
-    let hidden = rows.len().saturating_sub(MAX_ROWS);
-    if hidden > 0 {
-        let sum = rows.iter().skip(MAX_ROWS).map(|(_, (sum, _))| sum).sum();
-        let classes = if hidden == 1 { "class" } else { "classes" };
-        text += &format!("{hidden} more {classes} with {}\n", bytes(sum));
-    }
+    let hidden = rows.iter().skip(MAX_ROWS).map(|(_, (sum, _))| *sum);
+    text += &more("class", hidden, bytes).map(|line| line + "\n").unwrap_or_default();
     text
 }

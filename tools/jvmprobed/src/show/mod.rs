@@ -79,9 +79,7 @@ pub fn run(args: &Show) -> Result<()> {
         args.output.iter().partition(|path| jfr::is_named(path));
     if !recordings.is_empty() {
         let period = (from, until);
-        for path in recording::write(&store_reader, period, args.jvm.as_ref(), &recordings)? {
-            log::info!("wrote {}", path.display());
-        }
+        recording::write(&store_reader, period, args.jvm.as_ref(), &recordings)?;
         if args.quiet && others.is_empty() {
             return Ok(());
         }
@@ -273,10 +271,7 @@ fn write(
     let bands = pauses.filter_map(|(_, record)| band(record, profile.begin_unix_ns)).collect();
     let title = Title { title: title.to_owned(), subtitle: Some(total_line(profile)) };
     let titled = TitledProfile { profile, title, bands };
-    for path in files.write(&[titled], &output_options)? {
-        log::info!("wrote {}", path.display());
-    }
-    Ok(())
+    Ok(files.write(&[titled], &output_options)?)
 }
 
 /// Returns a stop as a band on a time axis that begins at `begin`, in nanoseconds since 1970.

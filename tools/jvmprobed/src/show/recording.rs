@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use libjvmprobe::{
     hotspot::description::{self, Description},
-    render::formats::jfr::{file::RecordingFile, recording::Recording},
+    render::formats::jfr::file::RecordingFiles,
 };
 
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     window::{HostTicks, JvmData},
 };
 
-/// Writes the data of a period to files, and returns their paths.
+/// Writes the data of a period to files.
 ///
 /// # Errors
 /// A line for the user.
@@ -29,9 +29,8 @@ pub fn write(
     period: Span,
     jvm: Option<&JvmFilter>,
     paths: &[&PathBuf],
-) -> Result<Vec<PathBuf>> {
-    let files = paths.iter().map(|path| RecordingFile::create(path));
-    let mut files = files.collect::<Result<Vec<_>, _>>()?;
+) -> Result<()> {
+    let mut files = RecordingFiles::create(paths)?;
     store_reader.visit(period, |mut stored, part| {
         // Samples and pauses outside of the period are removed.
         cut_out(&mut stored, part);
@@ -49,28 +48,21 @@ pub fn write(
             let name: std::sync::Arc<str> = jvm_data.identity.name.as_str().into();
             let samples = jvm_data.profiles.iter_mut().flat_map(|profile| &mut profile.samples);
             samples.for_each(|sample| sample.command = name.clone());
-            files.iter_mut().try_for_each(|file| add(jvm_data, begin_ns, file))?;
+            add(jvm_data, begin_ns, &mut files)?;
             if let Some(load) = cpu_load(jvm_data, host_ticks) {
-                let add = |to: &mut Recording<_>| {
+                files.add(|to| {
                     to.cpu_load(load, end_ns);
                     Ok(())
-                };
-                files.iter_mut().try_for_each(|file| file.add(add))?;
+                })?;
             }
         }
         Ok(())
     })?;
-    let mut written = Vec::new();
-    for file in files {
-        match file.finish()? {
-            Some(path) => written.push(path),
-            None => {
-                let of = jvm.map(|jvm| format!(" of JVMs that match `{jvm}`")).unwrap_or_default();
-                bail!("nothing is stored for {}{of}", span(period.0, period.1))
-            }
-        }
+    if !files.finish()? {
+        let of = jvm.map(|jvm| format!(" of JVMs that match `{jvm}`")).unwrap_or_default();
+        bail!("nothing is stored for {}{of}", span(period.0, period.1))
     }
-    Ok(written)
+    Ok(())
 }
 
 /// Returns the shares of the host's CPU time that a JVM used in user mode and in the kernel, and that all processes used;
@@ -85,7 +77,7 @@ fn cpu_load(jvm_data: &JvmData, host_ticks: Option<HostTicks>) -> Option<[f32; 3
 }
 
 /// Adds the data of a JVM in one window.
-fn add(jvm_data: &JvmData, begin_ns: u64, file: &mut RecordingFile) -> Result<()> {
+fn add(jvm_data: &JvmData, begin_ns: u64, files: &mut RecordingFiles) -> Result<()> {
     let identity = &jvm_data.identity;
     let attribute = |key: &str| identity.attributes.get(key).map(String::as_str);
     let product = attribute("process.runtime.description").map(description::product);
@@ -95,7 +87,7 @@ fn add(jvm_data: &JvmData, begin_ns: u64, file: &mut RecordingFile) -> Result<()
         started_ms: Some(identity.started_ns / 1_000_000),
         ..product.unwrap_or_default()
     };
-    file.add(|to| {
+    files.add(|to| {
         to.jvm(&jvm, begin_ns)?;
         jvm_data.profiles.iter().try_for_each(|profile| to.profile(profile))?;
         jvm_data.pauses.iter().try_for_each(|record| match time_of(record) {

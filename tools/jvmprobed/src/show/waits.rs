@@ -6,8 +6,8 @@ use libjvmprobe::{
     render::{
         columns::wrap,
         summary::{hottest_stacks, total_line},
-        table::RuledTable,
-        units::{count, percent, span},
+        table::{RuledTable, more},
+        units::{percent, span},
     },
     stack::{Frame, profile::Profile},
     trace::waits::application_frame,
@@ -48,11 +48,8 @@ pub fn text(profile: &Profile, stacks: bool) -> String {
         ]);
     }
     text += &format!("\n{}\n", table.text());
-    let hidden = rows.len().saturating_sub(MAX_ROWS);
-    if hidden > 0 {
-        let ns = rows.iter().skip(MAX_ROWS).map(|(_, (ns, _))| ns).sum();
-        text += &format!("{} with {}\n", count(hidden as u64, "more row"), span(ns));
-    }
+    let hidden = rows.iter().skip(MAX_ROWS).map(|(_, (ns, _))| *ns);
+    text += &more("row", hidden, span).map(|line| line + "\n").unwrap_or_default();
     text + "\n" + &hottest_stacks(profile, stacks)
 }
 

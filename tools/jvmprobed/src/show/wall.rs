@@ -10,8 +10,8 @@ use libjvmprobe::{
     render::{
         columns::wrap,
         summary::hottest_stacks,
-        table::RuledTable,
-        units::{count, percent, span},
+        table::{RuledTable, more},
+        units::{percent, span},
     },
     stack::{
         Frame, Kind,
@@ -153,11 +153,8 @@ fn table<K>(
         table.row([row.cells(total_ns), names(key)].concat());
     }
     let mut text = table.text() + "\n";
-    let hidden = rows.get(max..).unwrap_or_default();
-    if !hidden.is_empty() {
-        let ns = hidden.iter().map(|(_, row)| row.total_ns).sum();
-        text += &format!("{} with {}\n", count(hidden.len() as u64, "more row"), span(ns));
-    }
+    let hidden = rows.iter().skip(max).map(|(_, row)| row.total_ns);
+    text += &more("row", hidden, span).map(|line| line + "\n").unwrap_or_default();
     text
 }
 
