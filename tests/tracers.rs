@@ -23,6 +23,7 @@ use libjvmprobe::{
     stack::profile::Profile,
     sys::Pace,
     trace::{
+        self,
         allocations::{self, AllocationReport, jvm_totals::Scope},
         pauses::{self, record::Record},
         samples::{self, About, StackWalk, SymbolSource, Targets, events::EventSpec},
@@ -64,6 +65,8 @@ struct Pauses {
     individual: u64,
 }
 
+impl trace::Sink for Pauses {}
+
 impl pauses::Sink for Pauses {
     fn record(&mut self, record: &Record) -> Result<()> {
         match record {
@@ -87,6 +90,8 @@ struct Thinned {
 }
 
 struct Allocations(Seen, Thinned);
+
+impl trace::Sink for Allocations {}
 
 impl allocations::Sink for Allocations {
     fn table(&mut self, report: &AllocationReport<'_>) -> Result<()> {
@@ -117,6 +122,8 @@ impl allocations::Sink for Allocations {
 }
 
 struct Samples(Seen);
+
+impl trace::Sink for Samples {}
 
 impl samples::Sink for Samples {
     fn profiles(&mut self, profiles: &mut [Profile], _: &About) -> Result<()> {
@@ -212,6 +219,12 @@ fn trace_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Sampl
 /// Receives waits, and drops them.
 struct NoWaits;
 
+impl trace::Sink for NoWaits {
+    fn lost(&mut self, _: Lost) -> Result<()> {
+        Ok(())
+    }
+}
+
 impl waits::Sink for NoWaits {
     fn wait(&mut self, _: waits::Wait) -> Result<()> {
         Ok(())
@@ -225,12 +238,6 @@ impl waits::Sink for NoWaits {
 
     fn report(&mut self, _: u64) -> Result<()> {
         Ok(())
-    }
-
-    fn lost(&mut self, _: Lost) {}
-
-    fn is_closed(&self) -> bool {
-        false
     }
 }
 

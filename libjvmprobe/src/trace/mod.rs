@@ -17,5 +17,8 @@ mod asleep;
 mod live;
 pub mod pauses;
 pub mod samples;
+mod sink;
 pub mod threads;
 pub mod waits;
+
+pub use sink::Sink;

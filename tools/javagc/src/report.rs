@@ -14,10 +14,13 @@ use libjvmprobe::{
         table::{RuledTable, Times, lost_line},
         units::{bytes, count, millis, percent, span},
     },
-    trace::pauses::{
-        Sink,
-        record::{Cycle, Pool, Record, Request, Stop},
-        summary::{Stats, Summary},
+    trace::{
+        self,
+        pauses::{
+            Sink,
+            record::{Cycle, Pool, Record, Request, Stop},
+            summary::{Stats, Summary},
+        },
     },
 };
 
@@ -51,6 +54,17 @@ impl Reports {
     }
 }
 
+impl trace::Sink for Reports {
+    fn jvm(&mut self, hotspot: &HotSpot) -> Result<()> {
+        self.recordings.add_jvm(hotspot)
+    }
+
+    /// Whether all outputs were closed by their readers.
+    fn is_closed(&self) -> bool {
+        self.texts.iter().all(|report| report.out.is_closed())
+    }
+}
+
 impl Sink for Reports {
     /// Writes a record to each output whose options select it.
     fn record(&mut self, record: &Record) -> Result<()> {
@@ -63,15 +77,6 @@ impl Sink for Reports {
             lost.warn();
         }
         Ok(())
-    }
-
-    fn jvm(&mut self, hotspot: &HotSpot) -> Result<()> {
-        self.recordings.add_jvm(hotspot)
-    }
-
-    /// Whether all outputs were closed by their readers.
-    fn is_closed(&self) -> bool {
-        self.texts.iter().all(|report| report.out.is_closed())
     }
 }
 

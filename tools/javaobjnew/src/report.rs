@@ -11,12 +11,15 @@ use libjvmprobe::{
         table::{RuledTable, Times, lost_line, more},
         units::{bytes, count, percent, span},
     },
-    trace::allocations::{
-        AllocationReport, Sink,
-        jvm_totals::{Row, Scope, Table},
-        record::{Class, Large, Record, Stack, Summary},
-        split::StackShare,
-        stacks::Stacks,
+    trace::{
+        self,
+        allocations::{
+            AllocationReport, Sink,
+            jvm_totals::{Row, Scope, Table},
+            record::{Class, Large, Record, Stack, Summary},
+            split::StackShare,
+            stacks::Stacks,
+        },
     },
 };
 
@@ -150,18 +153,35 @@ impl Report {
     }
 }
 
+impl trace::Sink for Report {
+    fn jvm(&mut self, hotspot: &HotSpot) -> Result<()> {
+        if self.writes_files {
+            self.flames.add_jvm(hotspot.description());
+        }
+        Ok(())
+    }
+
+    /// Prints the number of lost events.
+    fn lost(&mut self, lost: Lost) -> Result<()> {
+        if self.json {
+            return self.json(&Record::Lost(lost));
+        }
+        lost.warn();
+        Ok(())
+    }
+
+    /// Whether the reader has closed the output.
+    fn is_closed(&self) -> bool {
+        self.out.is_closed()
+    }
+}
+
 impl Sink for Report {
     fn table(&mut self, report: &AllocationReport<'_>) -> Result<()> {
         if self.writes_files && report.scope == Scope::Trace {
             self.flames.add(report);
         }
         self.show(report.table, report.stacks)
-    }
-
-    fn jvm(&mut self, hotspot: &HotSpot) {
-        if self.writes_files {
-            self.flames.add_jvm(hotspot.description());
-        }
     }
 
     fn stop(&mut self, stop: Stop) {
@@ -200,20 +220,6 @@ impl Sink for Report {
             self.out.line(&stack_text::at(frame))?;
         }
         Ok(())
-    }
-
-    /// Prints the number of lost events.
-    fn lost(&mut self, lost: Lost) -> Result<()> {
-        if self.json {
-            return self.json(&Record::Lost(lost));
-        }
-        lost.warn();
-        Ok(())
-    }
-
-    /// Whether the reader has closed the output.
-    fn is_closed(&self) -> bool {
-        self.out.is_closed()
     }
 }
 

@@ -14,7 +14,10 @@ use libjvmprobe::{
         table::Times,
     },
     stack::profile::Profile,
-    trace::samples::{About, Sink},
+    trace::{
+        self,
+        samples::{About, Sink},
+    },
 };
 
 use crate::{args::Args, progress::Progress, record};
@@ -88,6 +91,13 @@ impl<'a> Report<'a> {
     }
 }
 
+impl trace::Sink for Report<'_> {
+    /// Whether the reader has closed the output.
+    fn is_closed(&self) -> bool {
+        self.out.is_closed()
+    }
+}
+
 impl Sink for Report<'_> {
     fn profiles(&mut self, profiles: &mut [Profile], about: &About) -> Result<()> {
         self.progress.clear();
@@ -105,11 +115,6 @@ impl Sink for Report<'_> {
 
     fn progress(&mut self, elapsed: Duration, samples: u64) {
         self.progress.show(elapsed, samples);
-    }
-
-    /// Whether the reader has closed the output.
-    fn is_closed(&self) -> bool {
-        self.out.is_closed()
     }
 }
 

@@ -15,7 +15,10 @@ use libjvmprobe::{
         units::{count, span},
     },
     stack::profile::Profile,
-    trace::waits::{Sink, UnmountedReading, Wait},
+    trace::{
+        self,
+        waits::{Sink, UnmountedReading, Wait},
+    },
 };
 
 use crate::{
@@ -212,6 +215,22 @@ impl<'a> Report<'a> {
     }
 }
 
+impl trace::Sink for Report<'_> {
+    fn jvm(&mut self, hotspot: &HotSpot) -> Result<()> {
+        self.recordings.add_jvm(hotspot)
+    }
+
+    fn lost(&mut self, lost: Lost) -> Result<()> {
+        self.lost += lost.events();
+        lost.warn();
+        Ok(())
+    }
+
+    fn is_closed(&self) -> bool {
+        self.out.is_closed()
+    }
+}
+
 impl Sink for Report<'_> {
     fn wait(&mut self, wait: Wait) -> Result<()> {
         self.groups.add(&wait);
@@ -232,10 +251,6 @@ impl Sink for Report<'_> {
             true => self.out.json(&Record::Wait(Box::new((&wait).into()))),
             false => self.out.line(&line(&wait, self.times)),
         }
-    }
-
-    fn jvm(&mut self, hotspot: &HotSpot) -> Result<()> {
-        self.recordings.add_jvm(hotspot)
     }
 
     fn unmounted(&mut self, reading: &UnmountedReading) -> Result<()> {
@@ -270,14 +285,5 @@ impl Sink for Report<'_> {
         self.begin_ns = end_ns;
         self.lost = 0;
         Ok(())
-    }
-
-    fn lost(&mut self, lost: Lost) {
-        self.lost += lost.events();
-        lost.warn();
-    }
-
-    fn is_closed(&self) -> bool {
-        self.out.is_closed()
     }
 }

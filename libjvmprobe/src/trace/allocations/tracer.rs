@@ -14,7 +14,6 @@ use crate::{
     Error, Pid, Result,
     bpf::{
         can_share_attachments, clock,
-        cost::Cost,
         probes::Plan,
         session::Attach,
         spans::SpanSources,
@@ -25,16 +24,19 @@ use crate::{
     process::Target,
     stack::{native::Files, span::SpanContext},
     sys::{Effort, Pace, budget},
-    trace::allocations::{
-        counters::{self, Session},
-        duty::DutyCycles,
-        event::Event,
-        jvm_totals::Scope,
-        model::{Jvm, kernel_layout},
-        probes,
-        record::Large,
-        report::{AllocationReport, Begin},
-        stacks::Stacks,
+    trace::{
+        self,
+        allocations::{
+            counters::{self, Session},
+            duty::DutyCycles,
+            event::Event,
+            jvm_totals::Scope,
+            model::{Jvm, kernel_layout},
+            probes,
+            record::Large,
+            report::{AllocationReport, Begin},
+            stacks::Stacks,
+        },
     },
 };
 
@@ -91,7 +93,7 @@ impl Options {
 }
 
 /// Receiver of the results.
-pub trait Sink {
+pub trait Sink: trace::Sink {
     /// Receives the allocations of a JVM: those of an interval or, when the JVM or the trace has ended, those
     /// of the whole trace. Without [`Options::keeps_whole_trace`], the last allocations are those of the
     /// interval that was in progress.
@@ -99,11 +101,6 @@ pub trait Sink {
     /// # Errors
     /// If the trace cannot go on.
     fn table(&mut self, report: &AllocationReport<'_>) -> Result<()>;
-
-    /// Receives a JVM whose allocations are counted from now on. The default ignores it.
-    fn jvm(&mut self, hotspot: &HotSpot) {
-        let _ = hotspot;
-    }
 
     /// Receives a large object as soon as its event is read. The default ignores it.
     ///
@@ -119,33 +116,10 @@ pub trait Sink {
         let _ = stop;
     }
 
-    /// Receives the number of events of a JVM that could not be counted or sent. The default prints a message.
-    ///
-    /// # Errors
-    /// If the trace cannot go on.
-    fn lost(&mut self, lost: Lost) -> Result<()> {
-        lost.warn();
-        Ok(())
-    }
-
-    /// Receives the cost of the probes to one process since the previous call for that process. Called for
-    /// each process once per interval and when the process has ended, at [`Pace::Calm`] only.
-    fn cost(&mut self, cost: Cost) {
-        let _ = cost;
-    }
-
     /// Receives the number of allocations since the last call that were counted without their trace contexts, because
     /// there were too many. The default prints a message.
     fn spans_left_out(&mut self, allocations: u64) {
         log::warn!("{allocations} sampled allocations have no span: there were too many spans");
-    }
-
-    /// Called after each report of an interval.
-    fn reported(&mut self) {}
-
-    /// Returns whether the sink is closed and accepts no more results. If so, the trace ends.
-    fn is_closed(&self) -> bool {
-        false
     }
 }
 
@@ -413,7 +387,7 @@ impl<S: Sink> Tracer<S> {
             counters::begin_times(&mut self.session, begin.ns);
         }
         counters::add(&self.session, key, &layout, &before)?;
-        self.sink.jvm(hotspot);
+        self.sink.jvm(hotspot)?;
         Ok(jvm)
     }
 

@@ -14,7 +14,7 @@ use crate::{
     Error, Pid, Result,
     bpf::{
         clock,
-        cost::{Cost, Costs},
+        cost::Costs,
         perf,
         probes::{Links, Plan},
         records::{bytes, copy},
@@ -24,17 +24,20 @@ use crate::{
     jvms::{ByKey, Followed, Lost, Named, Reading, Tool},
     process::{FileId, Target, cgroup, pid::thread_named},
     sys::{Pace, warn_once},
-    trace::pauses::{
-        counted::{self, Counted},
-        cpu_wait,
-        event::{self, Event, budget, counters_event, limited_stops},
-        gauge::kernel_gauge,
-        model::Jvm,
-        probes,
-        record::{Limited, Record, Sum},
-        requests::Requests,
-        session::{Session, load},
-        summary::Totals,
+    trace::{
+        self,
+        pauses::{
+            counted::{self, Counted},
+            cpu_wait,
+            event::{self, Event, budget, counters_event, limited_stops},
+            gauge::kernel_gauge,
+            model::Jvm,
+            probes,
+            record::{Limited, Record, Sum},
+            requests::Requests,
+            session::{Session, load},
+            summary::Totals,
+        },
     },
 };
 
@@ -61,7 +64,7 @@ pub struct Options {
 }
 
 /// Receiver of the records.
-pub trait Sink {
+pub trait Sink: trace::Sink {
     /// Receives a record. A stop or a cycle is received when it has ended. The totals of a JVM, and the sums
     /// of its stops that were not recorded one by one, are received when an interval or the JVM has ended.
     /// The number of lost events is received, too.
@@ -69,29 +72,6 @@ pub trait Sink {
     /// # Errors
     /// If the trace cannot go on.
     fn record(&mut self, record: &Record) -> Result<()>;
-
-    /// Receives a JVM whose pauses are recorded from now on. The default ignores it.
-    ///
-    /// # Errors
-    /// If the trace cannot go on.
-    fn jvm(&mut self, hotspot: &HotSpot) -> Result<()> {
-        let _ = hotspot;
-        Ok(())
-    }
-
-    /// Receives the cost of the probes to one process since the previous call for that process. Called for
-    /// each process once per interval and when the process has ended, at [`Pace::Calm`] only.
-    fn cost(&mut self, cost: Cost) {
-        let _ = cost;
-    }
-
-    /// Called after each report of an interval.
-    fn reported(&mut self) {}
-
-    /// Returns whether the sink is closed and accepts no more records. If so, the trace ends.
-    fn is_closed(&self) -> bool {
-        false
-    }
 }
 
 /// The GC tracer, a `Tool` for [`crate::jvms::Trace`].

@@ -10,12 +10,7 @@ use libbpf_rs::Link;
 use crate::{
     Addr, Error, Pid, Result,
     bpf::{
-        self, clock,
-        cost::{Cost, Costs},
-        offcpu::Hook,
-        preflight,
-        probes::Plan,
-        records::text,
+        self, clock, cost::Costs, offcpu::Hook, preflight, probes::Plan, records::text,
         session::Attach,
     },
     hotspot::{HotSpot, java_threads::ConnectionPool},
@@ -28,6 +23,7 @@ use crate::{
     stack::{Frame, name::KernelNames, namer::StackNamer, native::Files, raw::RawStack},
     sys::Pace,
     trace::{
+        self,
         samples::idle::is_idle,
         waits::{
             classify::{self, Reason},
@@ -73,21 +69,12 @@ pub struct Options {
 }
 
 /// Receiver of the results.
-pub trait Sink {
+pub trait Sink: trace::Sink {
     /// Receives a wait that has ended.
     ///
     /// # Errors
     /// If the trace cannot go on.
     fn wait(&mut self, wait: Wait) -> Result<()>;
-
-    /// Receives a JVM whose waits are recorded from now on. The default ignores it.
-    ///
-    /// # Errors
-    /// If the trace cannot go on.
-    fn jvm(&mut self, hotspot: &HotSpot) -> Result<()> {
-        let _ = hotspot;
-        Ok(())
-    }
 
     /// Receives the virtual threads that wait without a carrier.
     ///
@@ -103,18 +90,6 @@ pub trait Sink {
     /// # Errors
     /// If the trace cannot go on.
     fn report(&mut self, end_ns: u64) -> Result<()>;
-
-    /// Receives the number of events of a JVM that could not be sent.
-    fn lost(&mut self, lost: Lost);
-
-    /// Receives the CPU time that the BPF programs took from one process since the previous call for that process. Called
-    /// for each process at the end of an interval, and when a JVM has ended.
-    fn cost(&mut self, cost: Cost) {
-        let _ = cost;
-    }
-
-    /// Returns whether the sink accepts no more results. If so, the trace ends.
-    fn is_closed(&self) -> bool;
 }
 
 /// The tracer of waits, a `Tool` for [`crate::jvms::Trace`].
@@ -654,7 +629,7 @@ impl<S: Sink> Tool for Tracer<S> {
     }
 
     fn lost(&mut self, followed: &mut Followed<Jvm>, events: u64) -> Result<()> {
-        self.sink.lost(Lost::now(followed.target.pid().0, events));
+        self.sink.lost(Lost::now(followed.target.pid().0, events))?;
         Ok(())
     }
 
@@ -669,7 +644,7 @@ impl<S: Sink> Tool for Tracer<S> {
             let lost = self.session.lost(0);
             let events = lost.saturating_sub(std::mem::replace(&mut self.lost, lost));
             if events > 0 {
-                self.sink.lost(Lost::now(0, events));
+                self.sink.lost(Lost::now(0, events))?;
             }
         }
         self.sink.report(clock::monotonic_ns())

@@ -19,6 +19,7 @@ use libjvmprobe::{
     stack::profile::Profile,
     sys::Pace,
     trace::{
+        Sink,
         allocations::{self, AllocationReport},
         pauses::{self, record::Record},
         samples::{self, About, Limited, StackWalk, SymbolSource, Targets, events::EventSpec},
@@ -288,20 +289,11 @@ impl BatchSink {
         self.reported_ns.midpoint(monotonic_ns().min(window_end))
     }
 
-    /// Reports that all data of the interval was sent.
-    fn end_interval(&mut self) {
-        self.end_interval_at(monotonic_ns());
-    }
-
     /// Reports that all data until a time on `CLOCK_MONOTONIC` was sent.
     fn end_interval_at(&mut self, end_ns: u64) {
         self.reported_ns = end_ns;
         let batch = Batch::Reported { tracer: self.tracer };
         let _ = self.to.send(Delivery { at_ns: self.reported_ns, batch });
-    }
-
-    fn send_cost(&self, tracer: &'static str, cost: Cost) {
-        self.send(Batch::Cost { tracer, cost });
     }
 
     /// Sends a stop unless the queue is full. It must not block, because the tracer has to drain its ring buffer.
@@ -322,6 +314,23 @@ impl BatchSink {
     }
 }
 
+impl Sink for BatchSink {
+    fn lost(&mut self, lost: Lost) -> TracerResult<()> {
+        self.send(Batch::Lost { kind: self.tracer, events: lost.events() });
+        Ok(())
+    }
+
+    fn cost(&mut self, cost: Cost) {
+        // The label of the cost differs from the tracer's name.
+        let tracer = if self.tracer == "allocations" { ALLOCATION } else { self.tracer };
+        self.send(Batch::Cost { tracer, cost });
+    }
+
+    fn reported(&mut self) {
+        self.end_interval_at(monotonic_ns());
+    }
+}
+
 impl pauses::Sink for BatchSink {
     fn record(&mut self, record: &Record) -> TracerResult<()> {
         if let Record::Lost(lost) = record {
@@ -329,14 +338,6 @@ impl pauses::Sink for BatchSink {
         }
         self.send_stop(record.clone());
         Ok(())
-    }
-
-    fn cost(&mut self, cost: Cost) {
-        self.send_cost(STOPS, cost);
-    }
-
-    fn reported(&mut self) {
-        self.end_interval();
     }
 }
 
@@ -363,21 +364,8 @@ impl allocations::Sink for BatchSink {
         Ok(())
     }
 
-    fn lost(&mut self, lost: Lost) -> TracerResult<()> {
-        self.send(Batch::Lost { kind: "allocations", events: lost.events() });
-        Ok(())
-    }
-
     fn spans_left_out(&mut self, allocations: u64) {
         self.send(Batch::Lost { kind: "spans", events: allocations });
-    }
-
-    fn cost(&mut self, cost: Cost) {
-        self.send_cost(ALLOCATION, cost);
-    }
-
-    fn reported(&mut self) {
-        self.end_interval();
     }
 }
 
@@ -413,14 +401,6 @@ impl samples::Sink for BatchSink {
         Ok(())
     }
 
-    fn cost(&mut self, cost: Cost) {
-        self.send_cost("samples", cost);
-    }
-
-    fn reported(&mut self) {
-        self.end_interval();
-    }
-
     fn limited(&mut self, limited: Limited) {
         let Limited { tenant, walks, code } = limited;
         for (reason, count) in [("walks", walks), ("naming", code)] {
@@ -446,6 +426,16 @@ impl WaitSink {
     }
 }
 
+impl Sink for WaitSink {
+    fn lost(&mut self, lost: Lost) -> TracerResult<()> {
+        self.batches.lost(lost)
+    }
+
+    fn cost(&mut self, cost: Cost) {
+        self.batches.cost(cost);
+    }
+}
+
 impl waits::Sink for WaitSink {
     fn wait(&mut self, wait: waits::Wait) -> TracerResult<()> {
         self.waits.add(&wait);
@@ -465,18 +455,6 @@ impl waits::Sink for WaitSink {
         self.send(ended);
         self.batches.end_interval_at(end_ns);
         Ok(())
-    }
-
-    fn lost(&mut self, lost: Lost) {
-        self.batches.send(Batch::Lost { kind: WAITS, events: lost.events() });
-    }
-
-    fn cost(&mut self, cost: Cost) {
-        self.batches.send_cost(WAITS, cost);
-    }
-
-    fn is_closed(&self) -> bool {
-        false
     }
 }
 

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::{
     Pid, Result,
-    bpf::{cost::Cost, perf::Clock, stops::StopLog},
+    bpf::{perf::Clock, stops::StopLog},
     hotspot::description::Description,
     stack::profile::Profile,
-    trace::samples::sampler::Limited,
+    trace::{self, samples::sampler::Limited},
 };
 
 /// Receives the results of sampling.
-pub trait Sink {
+pub trait Sink: trace::Sink {
     /// Receives the profiles of an interval: one of each event, in the order of the options, and `about` with
     /// the figures of that interval. Unless
     /// [`keeps_whole_trace`](crate::trace::samples::Options::keeps_whole_trace) is set, the sink may move the
@@ -26,25 +26,10 @@ pub trait Sink {
         let _ = (elapsed, samples);
     }
 
-    /// Receives the CPU time that sampling has taken from one process since the previous call for that
-    /// process. Called for each process once per interval and when the process has ended, at
-    /// [`Pace::Calm`](crate::sys::Pace::Calm) only.
-    fn cost(&mut self, cost: Cost) {
-        let _ = cost;
-    }
-
     /// Receives the detail that a tenant lost in an interval because it exceeded its share: see
     /// [`with_stack_budget`](super::Sampler::with_stack_budget).
     fn limited(&mut self, limited: Limited) {
         let _ = limited;
-    }
-
-    /// Called after each report of an interval.
-    fn reported(&mut self) {}
-
-    /// Returns whether the sink is closed and accepts no more results. If so, the trace ends.
-    fn is_closed(&self) -> bool {
-        false
     }
 }
 
