@@ -24,15 +24,16 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
+/*
+ * The current stop of each traced JVM. User space adds and removes the entries, because a probe of a shared file is hit by
+ * every process that maps the file. Hits of a process without an entry are ignored.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_TARGETS);
 	__type(key, __u64);
 	__type(value, struct stop_event);
 } stops SEC(".maps");
-
-/* All zero; too large for the BPF stack. */
-static const struct stop_event no_stop;
 
 #include "gc_threads.bpf.h"
 
@@ -44,14 +45,13 @@ const volatile __u64 max_events_per_second = 0;
 /* The corresponding maximum for all JVMs of a control group together, because their number is not limited. */
 const volatile __u64 max_tenant_events_per_second = 0;
 
+/* User space adds the entry of a JVM if there is such a maximum. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_TARGETS);
 	__type(key, __u64);
 	__type(value, struct budget);
 } budgets SEC(".maps");
-
-static const struct budget no_budget;
 
 /* Events of a control group: how many were sent, and how much of the ring buffer its unread events take. */
 struct tenant {
@@ -88,15 +88,6 @@ struct request_event unused_request;
 struct counters_event unused_counters;
 struct budget unused_budget;
 struct gc_threads unused_threads;
-
-static __always_inline struct budget *budget_of(__u64 key)
-{
-	struct budget *budget = bpf_map_lookup_elem(&budgets, &key);
-
-	if (!budget && !bpf_map_update_elem(&budgets, &key, &no_budget, BPF_NOEXIST))
-		budget = bpf_map_lookup_elem(&budgets, &key);
-	return budget;
-}
 
 static __always_inline struct tenant *tenant_of(__u64 number)
 {
@@ -158,7 +149,7 @@ static __always_inline bool may_send(struct budget *budget, __u32 kind, __u64 no
 /* Returns whether a JVM may send an event that is not a stop. */
 static __always_inline bool may_send_other(__u64 key, __u64 now)
 {
-	return !max_events_per_second || may_send(budget_of(key), BUDGET_OTHER, now);
+	return !max_events_per_second || may_send(bpf_map_lookup_elem(&budgets, &key), BUDGET_OTHER, now);
 }
 
 /* Returns whether a stop may be sent. If not, adds it to the JVM's totals of stops that were not sent. Runs
@@ -172,7 +163,7 @@ static __always_inline bool may_send_stop(const struct stop_event *stop, __u64 n
 
 	if (!max_events_per_second)
 		return true;
-	budget = budget_of(stop->target);
+	budget = bpf_map_lookup_elem(&budgets, &stop->target);
 	if (!budget) {
 		count_lost(stop->target);
 		return false;
@@ -185,6 +176,11 @@ static __always_inline bool may_send_stop(const struct stop_event *stop, __u64 n
 	if (limited->max_ns < ns)
 		limited->max_ns = ns;
 	return false;
+}
+
+static __always_inline bool is_traced(__u64 key)
+{
+	return bpf_map_lookup_elem(&stops, &key);
 }
 
 static __always_inline struct stop_event *current_stop(__u64 key)
@@ -201,19 +197,11 @@ static __always_inline struct stop_event *new_stop(__u64 key, __u64 now)
 {
 	struct stop_event *stop = bpf_map_lookup_elem(&stops, &key);
 
-	if (stop) {
-		/* Usually end_stop() has cleared the record already. Clearing it here lengthens the pause. */
-		if (stop->begin_ns)
-			__builtin_memset(stop, 0, sizeof(*stop));
-	} else {
-		if (bpf_map_update_elem(&stops, &key, &no_stop, BPF_NOEXIST)) {
-			count_lost(key);
-			return NULL;
-		}
-		stop = bpf_map_lookup_elem(&stops, &key);
-		if (!stop)
-			return NULL;
-	}
+	if (!stop)
+		return NULL;
+	/* Usually end_stop() has cleared the record already. Clearing it here lengthens the pause. */
+	if (stop->begin_ns)
+		__builtin_memset(stop, 0, sizeof(*stop));
 	stop->kind = EVENT_STOP;
 	stop->target = key;
 	stop->tid = (__u32)bpf_get_current_pid_tgid();
@@ -614,6 +602,8 @@ static __always_inline int pool(struct pt_regs *ctx, bool end)
 	__u64 key = target_key(bpf_usdt_cookie(ctx));
 	struct pool_event *event;
 
+	if (!is_traced(key))
+		return 0;
 	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
 		count_lost(key);
@@ -647,6 +637,8 @@ static __always_inline int cycle(__u64 key, bool is_single, bool end)
 {
 	struct state_event *event = NULL;
 
+	if (!is_traced(key))
+		return 0;
 	if (may_send_other(key, bpf_ktime_get_ns()))
 		event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
@@ -713,9 +705,11 @@ int BPF_UPROBE(fn_request)
 		.target = key,
 		.ts_ns = bpf_ktime_get_ns(),
 		.tid = (__u32)bpf_get_current_pid_tgid(),
-		.stack = intern_stack(ctx, key),
 	};
 
+	if (!is_traced(key))
+		return 0;
+	event.stack = intern_stack(ctx, key);
 	bpf_get_current_comm(event.comm, sizeof(event.comm));
 	send(key, &event, sizeof(event));
 	return 0;

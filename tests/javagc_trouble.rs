@@ -12,6 +12,7 @@ use std::{
 };
 
 use jvmprobe_tests::{
+    bpf::keys_of_maps,
     child_process::{ChildProcess, loader, sleeper},
     container::Container,
     fake::Fake,
@@ -319,6 +320,20 @@ fn lost_events_are_counted_exactly() {
     let reported: u64 =
         records.iter().filter(|r| r["type"] == "lost").map(|r| r["events"].as_u64().unwrap()).sum();
     assert_eq!(reported, number("lost"));
+}
+
+/// The probes of a shared file are hit by every process that maps the file.
+#[test]
+fn hits_of_untraced_processes_leave_no_entries() {
+    run_alone();
+    let fake = Fake::start();
+    let _tool = Tool::start("javagc", &["-a", "-j"]);
+    while !keys_of_maps("stops").contains(&fake.pid().into()) {
+        thread::sleep(Duration::from_millis(100));
+    }
+    let mut other = fake.start_another();
+    other.fire(10, 1000.0);
+    assert!(!keys_of_maps("stops").contains(&other.pid().into()));
 }
 
 /// Lost events are counted exactly: if many JVMs already collect when the trace begins, each stop

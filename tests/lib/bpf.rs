@@ -9,6 +9,7 @@ use std::{
 };
 
 use libbpf_rs::{
+    MapCore, MapHandle,
     libbpf_sys::{BPF_STATS_RUN_TIME, bpf_enable_stats},
     query::{LinkInfoIter, MapInfoIter, ProgInfoIter},
 };
@@ -32,6 +33,17 @@ pub fn measure_programs() -> OwnedFd {
 /// Returns the number of BPF maps in the kernel.
 pub fn count_maps() -> usize {
     MapInfoIter::default().count()
+}
+
+/// Returns the keys of all BPF maps that have this name and a number as their key.
+///
+/// # Panics
+/// If a map cannot be opened.
+pub fn keys_of_maps(name: &str) -> HashSet<u64> {
+    let ids = MapInfoIter::default().filter(|map| map.name == name).map(|map| map.id);
+    let maps: Vec<_> = ids.map(|id| MapHandle::from_map_id(id).expect("open it")).collect();
+    let keys = maps.iter().flat_map(MapCore::keys).filter_map(|key| key.try_into().ok());
+    keys.map(u64::from_ne_bytes).collect()
 }
 
 /// IDs of programs, links and maps.

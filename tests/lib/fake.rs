@@ -5,6 +5,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::Arc,
 };
 
 use tempfile::TempDir;
@@ -14,7 +15,7 @@ pub struct Fake {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
-    _dir: TempDir,
+    dir: Arc<TempDir>,
 }
 
 /// Compiles the library with the probes as `libjvm.so` in a folder.
@@ -44,18 +45,30 @@ impl Fake {
     /// If it does not start.
     pub fn start() -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let library = build_library(dir.path());
-        let fire = dir.path().join("fire");
-        compile("fire.c", &[], &fire);
-        let mut child = Command::new(fire)
-            .arg(library)
+        build_library(dir.path());
+        compile("fire.c", &[], &dir.path().join("fire"));
+        Self::start_in(Arc::new(dir))
+    }
+
+    /// Starts another process that maps the same library.
+    ///
+    /// # Panics
+    /// If it does not start.
+    #[must_use]
+    pub fn start_another(&self) -> Self {
+        Self::start_in(Arc::clone(&self.dir))
+    }
+
+    fn start_in(dir: Arc<TempDir>) -> Self {
+        let mut child = Command::new(dir.path().join("fire"))
+            .arg(dir.path().join("libjvm.so"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("start it");
         let stdin = child.stdin.take().expect("piped");
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let mut fake = Self { child, stdin, stdout, _dir: dir };
+        let mut fake = Self { child, stdin, stdout, dir };
         fake.answer("ready");
         fake
     }

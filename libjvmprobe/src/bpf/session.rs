@@ -12,7 +12,7 @@ use std::{
 };
 
 use libbpf_rs::{
-    MapCore, MapFlags, MapHandle, OpenObject, ProgramMut,
+    ErrorKind, MapCore, MapFlags, MapHandle, OpenObject, ProgramMut,
     skel::{OpenSkel, Skel},
 };
 
@@ -276,4 +276,22 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
 pub fn insert_entry(map: &impl MapCore, target: u64, value: &[u8], what: &str) -> Result<()> {
     map.update(&target.to_ne_bytes(), value, MapFlags::ANY)
         .map_err(|source| Error::Bpf { what: what.into(), source })
+}
+
+/// Writes the entry of a JVM to a map. An existing entry stays.
+///
+/// # Errors
+/// [`Error::Bpf`], with `what` naming the operation that failed.
+pub(crate) fn insert_new_entry(
+    map: &impl MapCore,
+    target: u64,
+    value: &[u8],
+    what: &str,
+) -> Result<()> {
+    match map.update(&target.to_ne_bytes(), value, MapFlags::NO_EXIST) {
+        Err(source) if source.kind() != ErrorKind::AlreadyExists => {
+            Err(Error::Bpf { what: what.into(), source })
+        }
+        _ => Ok(()),
+    }
 }

@@ -29,7 +29,7 @@ use crate::{
         pauses::{
             counted::{self, Counted},
             cpu_wait,
-            event::{self, Event, budget, counters_event, limited_stops},
+            event::{self, Event, budget, counters_event, limited_stops, stop_event},
             gauge::kernel_gauge,
             model::Jvm,
             probes,
@@ -174,8 +174,9 @@ impl<S: Sink> Tracer<S> {
         let mut bytes = [0; size_of::<budget>()];
         bytes[offset_of!(budget, tenant)..][..8].copy_from_slice(&tenant.to_ne_bytes());
         let budgets = &self.session.skel.maps.budgets;
-        // prepare() is called again when more of the JVM can be read; an existing entry stays.
-        let _ = budgets.update(&key.to_ne_bytes(), &bytes, MapFlags::NO_EXIST);
+        if let Err(error) = session::insert_new_entry(budgets, key, &bytes, "limit events") {
+            log::warn!("process {pid}: {error}");
+        }
     }
 
     /// Reports the number and the total time of the stops that a JVM has made since the previous call and
@@ -293,22 +294,22 @@ impl<S: Sink> Tool for Tracer<S> {
         plan(target, hotspot, &self.options)
     }
 
-    /// Passes the gauge to the kernel side and prepares the stack walker before probes are attached, because
+    /// Adds the JVM's entries on the kernel side and prepares the stack walker before probes are attached, because
     /// the BPF programs read the heap at the first stop and walk a stack at the first request.
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
         self.set_tenant(key, pid);
+        let maps = &self.session.skel.maps;
         if self.has_cpu_waits {
-            let gc_threads = &self.session.skel.maps.gc_threads;
-            // prepare() is called again when more of the JVM can be read; an existing entry stays. If the map is full,
-            // the JVM's waits are unknown.
-            let _ = gc_threads.update(
-                &key.to_ne_bytes(),
-                &[0; cpu_wait::ENTRY_SIZE],
-                MapFlags::NO_EXIST,
-            );
+            // If the map is full, the JVM's waits are unknown.
+            let empty = [0; cpu_wait::ENTRY_SIZE];
+            let _ = session::insert_new_entry(&maps.gc_threads, key, &empty, "measure waits");
+        }
+        let empty = [0; size_of::<stop_event>()];
+        if let Err(error) = session::insert_new_entry(&maps.stops, key, &empty, "record stops") {
+            log::warn!("process {pid}: {error}");
         }
         let Some(hotspot) = hotspot else { return };
-        let gauges = &self.session.skel.maps.gauges;
+        let gauges = &maps.gauges;
         let what = "pass heap addresses to the BPF programs";
         let gauge = kernel_gauge(&hotspot.gauge);
         if let Err(error) = session::insert_entry(gauges, key, bytes(&gauge), what) {
