@@ -37,6 +37,8 @@ struct {
 
 #include "gc_threads.bpf.h"
 
+/* Whether user space reports the memory pools of each pause. */
+const volatile bool reports_pools = false;
 /*
  * Maximum number of events of each kind that one JVM sends per second; 0: no limit. The ring buffer
  * is shared by all JVMs, and a JVM that dumps stacks in a loop makes twenty thousand stops per second.
@@ -600,11 +602,14 @@ static __always_inline void fill_state(struct state_event *at, __u64 kind, __u64
 static __always_inline int pool(struct pt_regs *ctx, bool end)
 {
 	__u64 key = target_key(bpf_usdt_cookie(ctx));
-	struct pool_event *event;
+	struct stop_event *stop = current_stop(key);
+	struct pool_event *event = NULL;
 
-	if (!is_traced(key))
+	/* During a collection, the VM thread reports the pools of the pause, not those of a concurrent cycle. */
+	if (!is_traced(key) || (stop && stop->in_gc && !reports_pools))
 		return 0;
-	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	if (may_send_other(key, bpf_ktime_get_ns()))
+		event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
 		count_lost(key);
 		return 0;

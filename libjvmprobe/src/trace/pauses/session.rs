@@ -19,6 +19,7 @@ use crate::{
         event::Event,
         probes::REQUEST_PROGRAM,
         skel::{JavagcSkel, JavagcSkelBuilder},
+        tracer::Options,
     },
 };
 
@@ -42,20 +43,18 @@ const TENANT_SHARE: u64 = 10;
 const BY_JVM: [&str; 6] = ["gauges", "counted", "stops", "budgets", "gc_threads", "known_stacks"];
 
 /// Loads the BPF object with the programs named in `programs`, or with all programs if that is `None`. The
-/// stack walker and the program for requests are loaded only if `stacks` is set. `max_events` is the maximum
-/// number of events of each kind that a JVM sends per second. `cpu_waits` are the offsets of the kernel's counters of waits
-/// for a CPU; without them, these waits are unknown.
+/// stack walker and the program for requests are loaded only if `stacks` is set. `max_stops_per_second` limits each kind of
+/// events. `cpu_waits` are the offsets of the kernel's counters of waits for a CPU; without them, these waits are unknown.
 ///
 /// # Errors
 /// [`Error::Permission`](crate::Error::Permission) or [`Error::Kernel`](crate::Error::Kernel) if the kernel
 /// refuses.
 pub(crate) fn load(
     programs: Option<&HashSet<&str>>,
-    stacks: bool,
-    pace: Pace,
-    max_events: Option<u64>,
+    &Options { stacks, pools, pace, max_stops_per_second, .. }: &Options,
     cpu_waits: Option<&Fields>,
 ) -> Result<Session> {
+    let max_events = max_stops_per_second.unwrap_or(0);
     let mut open =
         JavagcSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
     for mut program in open.open_object_mut().progs_mut() {
@@ -72,8 +71,9 @@ pub(crate) fn load(
     sparse_map::set_sizes(open.open_object_mut(), &SPARSE_MAPS)?;
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
         data.uses_walk_data = stacks;
-        data.max_events_per_second = max_events.unwrap_or(0);
-        data.max_tenant_events_per_second = max_events.unwrap_or(0).saturating_mul(TENANT_SHARE);
+        data.reports_pools = pools;
+        data.max_events_per_second = max_events;
+        data.max_tenant_events_per_second = max_events.saturating_mul(TENANT_SHARE);
         data.polls_regularly = pace == Pace::Calm;
         data.counts_costs = pace == Pace::Calm;
         if let Some(fields) = cpu_waits {

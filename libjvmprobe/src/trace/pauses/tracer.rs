@@ -143,13 +143,7 @@ impl<S: Sink> Tracer<S> {
         let mut programs: HashSet<_> = plans.iter().flatten().map(|plan| plan.program).collect();
         programs.extend(plans.iter().any(Vec::is_empty).then_some(COUNTED_PROGRAM));
         let cpu_waits = cpu_wait::Fields::read();
-        let session = load(
-            (!options.all).then_some(&programs),
-            options.stacks,
-            options.pace,
-            options.max_stops_per_second,
-            cpu_waits.as_ref(),
-        )?;
+        let session = load((!options.all).then_some(&programs), &options, cpu_waits.as_ref())?;
         Ok(Self {
             options,
             has_cpu_waits: cpu_waits.is_some(),
