@@ -128,6 +128,12 @@ pub trait Tool {
     /// Returns an error if the trace cannot continue.
     fn report(&mut self, jvms: &mut ByKey<Self::Jvm>) -> Result<()>;
 
+    /// Removes data that [`prepare`](Tool::prepare) or [`admit`](Tool::admit) has stored under the key of a JVM. Called
+    /// after the JVM has ended ([`on_end`](Tool::on_end)), or if it could not be added. By default, does nothing.
+    fn forget(&mut self, key: u64) {
+        let _ = key;
+    }
+
     /// Handles the end of a JVM. By default, does nothing.
     ///
     /// # Errors
@@ -405,6 +411,10 @@ impl<T: Tool> Trace<T> {
         for Arrival { target, hotspot, .. } in arrivals {
             let pid = target.pid();
             let refused = Arc::clone(&target);
+            let key = match self.shares_files_with(&target) {
+                true => key_in_file(&target),
+                false => bpf::key_of_single(pid),
+            };
             let added = if self.arrivals.as_ref().is_some_and(Arrivals::is_of_command) {
                 self.add_of_command(target, hotspot)
             } else if self.shares_files_with(&target) {
@@ -415,6 +425,7 @@ impl<T: Tool> Trace<T> {
             if let Err(error) = added {
                 warn_once(&format!("not tracing process {pid}"), &error.to_string());
                 self.arrivals.iter_mut().for_each(|arrivals| arrivals.refuse(&refused));
+                self.forget(key);
             }
             self.tool.session().drain_ring()?;
         }
@@ -441,9 +452,14 @@ impl<T: Tool> Trace<T> {
             // The queue may still hold an arrival that the registry published before the process ended.
             self.arrivals.iter_mut().for_each(|arrivals| arrivals.refuse(&jvm.target));
             self.tool.on_end(key, jvm)?;
-            self.tool.session().forget(key);
+            self.forget(key);
         }
         Ok(())
+    }
+
+    fn forget(&mut self, key: u64) {
+        self.tool.forget(key);
+        self.tool.session().forget(key);
     }
 }
 
@@ -518,6 +534,7 @@ mod tests {
         admitted: Vec<u64>,
         lost: Vec<(Pid, u64)>,
         ended: Vec<u64>,
+        forgotten: Vec<u64>,
         collected: u32,
         reports: u32,
         /// Processes that cannot be traced.
@@ -610,6 +627,10 @@ mod tests {
         fn report(&mut self, _: &mut ByKey<()>) -> Result<()> {
             self.reports += 1;
             Ok(())
+        }
+
+        fn forget(&mut self, key: u64) {
+            self.forgotten.push(key);
         }
 
         fn on_end(&mut self, key: u64, _: Followed<()>) -> Result<()> {
@@ -718,6 +739,11 @@ mod tests {
         let found = processes.iter().map(|p| arrival(p, &library, Ok(g1.hotspot()))).collect();
         trace.add_or_update(found).unwrap();
         assert_eq!(trace.names().collect::<Vec<_>>(), [(processes[1].pid(), "G1")]);
+        let key = u64::from(processes[0].pid().0);
+        assert_eq!(
+            (&trace.tool.forgotten, &trace.tool.session.forgotten),
+            (&vec![key], &vec![key])
+        );
     }
 
     /// An arrival of the same JVM after it has finished starting.
@@ -801,6 +827,7 @@ mod tests {
         ended.sort_unstable();
         assert_eq!(ended, keys[..2]);
         assert_eq!(trace.tool.session.forgotten, trace.tool.ended);
+        assert_eq!(trace.tool.forgotten, trace.tool.ended);
         // Counters were read once after the two JVMs had ended.
         assert_eq!(trace.tool.collected, 1);
         processes[2].end();

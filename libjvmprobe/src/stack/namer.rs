@@ -4,7 +4,10 @@
 //! thread's stack, and is rarely freed shortly afterwards. The kernel side treats stacks that differ in a
 //! compile id as different stacks, so the names given to a stack remain valid.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use crate::{
     Addr, Pid, Result,
@@ -209,6 +212,75 @@ impl StackNamer {
         name_stack(&stack, None, Some(self.java_frames.names()), |addr, frames| {
             native.name(addr, frames)
         })
+    }
+}
+
+/// Namers of the stacks of all JVMs of a tracer, and the files that these JVMs have mapped.
+#[derive(Debug, Default)]
+pub struct Namers {
+    files: Files,
+    /// Namers by the JVM's key, and whether the JVM had finished starting when the namer was made.
+    namers: HashMap<u64, (StackNamer, bool)>,
+}
+
+impl Namers {
+    /// Makes the namer of a JVM, and configures the stack walker for it. To be called each time the JVM was read, because
+    /// the addresses of its code are complete only when it has finished starting. If that fails, prints a message.
+    pub fn add(&mut self, key: u64, pid: Pid, hotspot: &HotSpot, walker: &mut Walker) {
+        if self.namers.get(&key).is_some_and(|(_, is_final)| *is_final) {
+            return;
+        }
+        match StackNamer::new(key, pid, hotspot, &mut self.files, false, walker) {
+            Ok(namer) => _ = self.namers.insert(key, (namer, hotspot.is_set_up)),
+            Err(error) if !hotspot.is_set_up => {
+                log::debug!("not showing stacks of process {pid} yet: {error}");
+            }
+            Err(error) => log::warn!("not showing stacks of process {pid}: {error}"),
+        }
+    }
+
+    /// Returns whether the stacks of a JVM can be named.
+    pub(crate) fn contains(&self, key: u64) -> bool {
+        self.namers.contains_key(&key)
+    }
+
+    /// Returns the mappings of a JVM; `None` if its stacks cannot be named.
+    pub(crate) fn mappings(&self, key: u64) -> Option<&CodeMaps> {
+        self.namers.get(&key).map(|(namer, _)| namer.mappings())
+    }
+
+    /// Names a stack like [`StackNamer::name`]; `None` if the stacks of its JVM cannot be named.
+    ///
+    /// # Errors
+    /// [`crate::Error::Bpf`].
+    pub fn name(
+        &mut self,
+        hotspot: &HotSpot,
+        walker: &mut Walker,
+        raw: &RawStack,
+    ) -> Result<Option<Vec<Frame>>> {
+        let namer = self.namers.get_mut(&raw.target);
+        namer.map(|(namer, _)| namer.name(hotspot, &mut self.files, walker, raw)).transpose()
+    }
+
+    /// Names a stack like [`StackNamer::name_without_walker`]; `None` if the stacks of its JVM cannot be named.
+    pub(crate) fn name_without_walker(
+        &mut self,
+        hotspot: &HotSpot,
+        raw: &RawStack,
+    ) -> Option<NamedStack> {
+        let (namer, _) = self.namers.get_mut(&raw.target)?;
+        Some(namer.name_without_walker(hotspot, &mut self.files, raw))
+    }
+
+    /// Removes the namer of a JVM that is not followed any more.
+    pub fn forget(&mut self, key: u64) {
+        self.namers.remove(&key);
+    }
+
+    /// Releases files that no JVM has mapped for a while. To be called at intervals.
+    pub fn release_unused(&mut self, walker: Option<&mut Walker>) {
+        self.files.release_unused(walker);
     }
 }
 

@@ -18,7 +18,7 @@ use libjvmprobe::{
     jvms::{ByKey, Followed, Reading, Tool, Trace, tracing},
     process::Target,
     render::{output::Output, table::Times},
-    stack::{StackFrame, namer::StackNamer, native::Files, raw::RawStack},
+    stack::{StackFrame, namer::Namers, raw::RawStack},
     sys::stop_on_signal,
 };
 use plain::Plain;
@@ -76,7 +76,6 @@ impl Event {
 
 /// State of one JVM, with the stacks received so far, by ID.
 struct Jvm {
-    namer: Option<StackNamer>,
     stacks: HashMap<u64, Vec<StackFrame>>,
     classes: u64,
 }
@@ -97,8 +96,7 @@ struct Tracer<'a> {
     args: &'a Args,
     out: Output,
     session: Session<ClassloadSkel<'static>, Event>,
-    files: Files,
-    namers: HashMap<u64, StackNamer>,
+    namers: Namers,
 }
 
 impl<'a> Tracer<'a> {
@@ -110,8 +108,7 @@ impl<'a> Tracer<'a> {
         }
         let skel = session::load(open)?;
         let session = Session::new(skel, Event::decode, true)?.with_maps_by_jvm(&["known_stacks"]);
-        let (files, namers) = (Files::default(), HashMap::new());
-        Ok(Self { args, out: Output::open(None)?, session, files, namers })
+        Ok(Self { args, out: Output::open(None)?, session, namers: Namers::default() })
     }
 
     fn show(&mut self, event: &class_event, jvm: &mut Jvm, pid: Pid) -> Result<()> {
@@ -150,15 +147,13 @@ impl Tool for Tracer<'_> {
     }
 
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
-        let (Some(hotspot), Some(walker)) = (hotspot, self.session.walker()) else { return };
-        match StackNamer::new(key, pid, hotspot, &mut self.files, false, walker) {
-            Ok(namer) => _ = self.namers.insert(key, namer),
-            Err(error) => log::warn!("not showing stacks of process {pid}: {error}"),
+        if let (Some(hotspot), Some(walker)) = (hotspot, self.session.walker()) {
+            self.namers.add(key, pid, hotspot, walker);
         }
     }
 
-    fn admit(&mut self, key: u64, _: &Target, _: &Reading) -> Result<Jvm> {
-        Ok(Jvm { namer: self.namers.remove(&key), stacks: HashMap::new(), classes: 0 })
+    fn admit(&mut self, _: u64, _: &Target, _: &Reading) -> Result<Jvm> {
+        Ok(Jvm { stacks: HashMap::new(), classes: 0 })
     }
 
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
@@ -174,8 +169,9 @@ impl Tool for Tracer<'_> {
             match event {
                 Event::Class(class) => self.show(&class, jvm, target.pid())?,
                 Event::Stack(number, raw) => {
-                    if let (Some(namer), Some(walker)) = (&mut jvm.namer, self.session.walker()) {
-                        let frames = namer.name(hotspot, &mut self.files, walker, &raw)?;
+                    if let Some(walker) = self.session.walker()
+                        && let Some(frames) = self.namers.name(hotspot, walker, &raw)?
+                    {
                         let frames = frames.iter().rev().map(StackFrame::from).collect();
                         jvm.stacks.insert(number, frames);
                     }
@@ -191,6 +187,10 @@ impl Tool for Tracer<'_> {
             log::info!("process {pid} has loaded {classes} classes");
         }
         Ok(())
+    }
+
+    fn forget(&mut self, key: u64) {
+        self.namers.forget(key);
     }
 
     fn is_closed(&self) -> bool {

@@ -12,7 +12,7 @@ use crate::{
         HotSpot, classes::ClassLayout, objects::Objects, thread_names::ThreadNames,
         threads::ThreadArray,
     },
-    stack::{native::Files, raw::RawStack},
+    stack::{namer::Namers, raw::RawStack},
     sys::budget::Budget,
     trace::allocations::{
         Options,
@@ -276,11 +276,11 @@ impl Jvm {
         hotspot: &HotSpot,
         number: u64,
         raw: &RawStack,
-        files: &mut Files,
+        namers: &mut Namers,
         walker: &mut Walker,
     ) -> Result<()> {
         match &mut self.stacks {
-            Some(stacks) => stacks.take(number, raw, hotspot, files, walker),
+            Some(stacks) => stacks.take(number, raw, hotspot, namers, walker),
             None => Ok(()),
         }
     }

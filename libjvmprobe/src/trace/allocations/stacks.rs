@@ -15,7 +15,8 @@ use crate::{
         walker::Walker,
     },
     hotspot::HotSpot,
-    stack::{Frame, Kind, namer::StackNamer, native::Files, raw::RawStack, span::SpanContext},
+    process::code::CodeMaps,
+    stack::{Frame, Kind, namer::Namers, raw::RawStack, span::SpanContext},
     sys::budget::{Budget, Reservation},
     trace::allocations::{event::STACK_OTHER, split::StackShare},
 };
@@ -35,8 +36,8 @@ const SPECIAL: [&str; 3] = ["[unknown]", "[other]", "[unsampled]"];
 /// All stacks of a JVM.
 #[derive(Debug)]
 pub struct Stacks {
-    /// Names the stacks; `None` if nothing can be named, so that all stacks are [`UNKNOWN`].
-    names: Option<StackNamer>,
+    /// Whether stacks can be walked and named. If not, all stacks are [`UNKNOWN`].
+    can_be_named: bool,
     /// Stacks by the kernel side's numbers.
     by_number: HashMap<u64, StackId>,
     /// For each number of a stack in a trace context: the number of the stack, and the context.
@@ -65,7 +66,7 @@ impl Default for Stacks {
             base,
         });
         Self {
-            names: None,
+            can_be_named: false,
             by_number: HashMap::from([(STACK_OTHER, OTHER)]),
             in_spans: HashMap::new(),
             ids: HashMap::new(),
@@ -78,25 +79,14 @@ impl Default for Stacks {
 }
 
 impl Stacks {
-    /// Prepares the naming of a JVM's stacks, and the walker for its code.
-    ///
-    /// # Errors
-    /// If the stacks can be walked by frame pointers only.
-    pub(crate) fn new(
-        key: u64,
-        pid: Pid,
-        hotspot: &HotSpot,
-        files: &mut Files,
-        walker: &mut Walker,
-        budget: &Budget,
-    ) -> Result<Self> {
-        let names = StackNamer::new(key, pid, hotspot, files, false, walker)?;
-        Ok(Self { names: Some(names), reserved: Reservation::within(budget), ..Self::default() })
+    /// Makes an empty set, whose memory is part of `budget`.
+    pub(crate) fn within(budget: &Budget, can_be_named: bool) -> Self {
+        Self { can_be_named, reserved: Reservation::within(budget), ..Self::default() }
     }
 
     /// Whether stacks can be walked and named.
     pub fn can_be_named(&self) -> bool {
-        self.names.is_some()
+        self.can_be_named
     }
 
     /// Names and keeps a new stack. Also passes the process's mappings to the walker if they have changed
@@ -109,11 +99,10 @@ impl Stacks {
         number: u64,
         raw: &RawStack,
         hotspot: &HotSpot,
-        files: &mut Files,
+        namers: &mut Namers,
         walker: &mut Walker,
     ) -> Result<()> {
-        let Some(names) = &mut self.names else { return Ok(()) };
-        let frames = names.name(hotspot, files, walker, raw)?;
+        let Some(frames) = namers.name(hotspot, walker, raw)? else { return Ok(()) };
         let id = self.intern(visible_frames(frames));
         self.by_number.insert(number, id);
         Ok(())
@@ -127,10 +116,14 @@ impl Stacks {
 
     /// Passes the location of the JVM's trace contexts to the kernel side, if the JVM publishes any and the location has
     /// changed.
-    pub(crate) fn update_span_source(&mut self, sources: &mut SpanSources, key: u64, pid: Pid) {
-        if let Some(names) = &self.names {
-            sources.update(&mut self.span_search, key, pid, names.mappings());
-        }
+    pub(crate) fn update_span_source(
+        &mut self,
+        sources: &mut SpanSources,
+        key: u64,
+        pid: Pid,
+        mappings: &CodeMaps,
+    ) {
+        sources.update(&mut self.span_search, key, pid, mappings);
     }
 
     fn intern(&mut self, frames: Vec<Frame>) -> StackId {

@@ -22,7 +22,7 @@ use crate::{
     hotspot::{HotSpot, threads::ThreadArray},
     jvms::{ByKey, Followed, Lost, Reading, Tool},
     process::Target,
-    stack::{native::Files, span::SpanContext},
+    stack::{namer::Namers, span::SpanContext},
     sys::{Effort, Pace, budget},
     trace::{
         self,
@@ -146,10 +146,7 @@ pub struct Tracer<S> {
     adapted: Instant,
     /// Number of the kernel side's counters when they were last read.
     tallies: usize,
-    /// Files that the JVMs have mapped.
-    files: Files,
-    /// Prepared stacks of JVMs that are about to be admitted.
-    stacks: HashMap<u64, Stacks>,
+    namers: Namers,
     /// Search for the JVMs that publish trace contexts, if these are read.
     span_sources: Option<SpanSources>,
     /// Number of allocations without their trace contexts that were reported to the sink.
@@ -186,8 +183,7 @@ impl<S: Sink> Tracer<S> {
             memory: budget::Budget::of(options.max_memory),
             adapted: Instant::now(),
             tallies: 0,
-            files: Files::default(),
-            stacks: HashMap::new(),
+            namers: Namers::default(),
             span_sources,
             spans_left_out: 0,
             begin: None,
@@ -309,7 +305,7 @@ impl<S: Sink> Tracer<S> {
             }
             Event::Stack(number, stack) => {
                 let Some(walker) = self.session.walker() else { return Ok(()) };
-                let mut name = || jvm.take_stack(hotspot, number, &stack, &mut self.files, walker);
+                let mut name = || jvm.take_stack(hotspot, number, &stack, &mut self.namers, walker);
                 match &mut self.naming_effort {
                     Some(naming_effort) => naming_effort.spend(name),
                     None => name(),
@@ -321,7 +317,7 @@ impl<S: Sink> Tracer<S> {
 
     /// Reads the kernel side's counters and adds them to the models.
     fn collect_counted(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
-        self.files.release_unused(self.session.walker());
+        self.namers.release_unused(self.session.walker());
         let tallies = counters::tallies(&self.session)?;
         self.tallies = tallies.len();
         let slot_bytes = match self.options.slot_ns {
@@ -333,8 +329,10 @@ impl<S: Sink> Tracer<S> {
         self.take_events(jvms, Duration::ZERO)?;
         if let Some(sources) = &mut self.span_sources {
             for (key, followed) in jvms.iter_mut() {
-                if let Some(stacks) = &mut followed.jvm.stacks {
-                    stacks.update_span_source(sources, *key, followed.target.pid());
+                if let (Some(stacks), Some(mappings)) =
+                    (&mut followed.jvm.stacks, self.namers.mappings(*key))
+                {
+                    stacks.update_span_source(sources, *key, followed.target.pid(), mappings);
                 }
             }
         }
@@ -366,14 +364,16 @@ impl<S: Sink> Tracer<S> {
     fn count(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
         let pid = target.pid();
         let Ok(hotspot) = hotspot else { return Err(Error::NoSuchProcess { pid }) };
-        let mut stacks = self.stacks.remove(&key);
-        if let (Some(sources), Some(stacks)) = (&mut self.span_sources, &mut stacks) {
-            stacks.update_span_source(sources, key, pid);
+        let walks = self.namers.contains(key);
+        let mut stacks = self.session.walker().map(|_| Stacks::within(&self.memory, walks));
+        if let (Some(sources), Some(stacks), Some(mappings)) =
+            (&mut self.span_sources, &mut stacks, self.namers.mappings(key))
+        {
+            stacks.update_span_source(sources, key, pid, mappings);
         }
         if self.options.exact {
             probes::check_probe_enabled(target, hotspot)?;
         }
-        let walks = stacks.as_ref().is_some_and(Stacks::can_be_named);
         let layout = kernel_layout(hotspot, walks)?;
         let before = match self.options.exact {
             true => Vec::new(),
@@ -445,13 +445,9 @@ impl<S: Sink> Tool for Tracer<S> {
 
     /// Prepares the naming of a JVM's stacks, if stacks are walked.
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
-        let (Some(walker), Some(hotspot)) = (self.session.walker(), hotspot) else { return };
-        let stacks = Stacks::new(key, pid, hotspot, &mut self.files, walker, &self.memory);
-        let stacks = stacks.unwrap_or_else(|error| {
-            log::warn!("not showing stacks of process {pid}: {error}");
-            Stacks::default()
-        });
-        self.stacks.insert(key, stacks);
+        if let (Some(walker), Some(hotspot)) = (self.session.walker(), hotspot) {
+            self.namers.add(key, pid, hotspot, walker);
+        }
     }
 
     fn admit(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
@@ -461,11 +457,7 @@ impl<S: Sink> Tool for Tracer<S> {
         if let Some(costs) = self.session.costs() {
             costs.add(key);
         }
-        let admitted = self.count(key, target, hotspot);
-        if let (Err(_), Some(duty)) = (&admitted, &self.duty) {
-            duty.forget(key);
-        }
-        admitted
+        self.count(key, target, hotspot)
     }
 
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
@@ -526,10 +518,14 @@ impl<S: Sink> Tool for Tracer<S> {
         Ok(())
     }
 
-    fn on_end(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
+    fn forget(&mut self, key: u64) {
         if let Some(duty) = &self.duty {
             duty.forget(key);
         }
+        self.namers.forget(key);
+    }
+
+    fn on_end(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
         if let Some(cost) = self.session.costs().and_then(|costs| costs.take_last(key)) {
             self.sink.cost(cost);
         }

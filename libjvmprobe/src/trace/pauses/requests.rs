@@ -6,7 +6,7 @@ use crate::{
     Pid, Result,
     bpf::{records::text, walker::Walker},
     hotspot::{HotSpot, thread_names::ThreadNames},
-    stack::{StackFrame, namer::StackNamer, native::Files, raw::RawStack},
+    stack::{StackFrame, namer::Namers, raw::RawStack},
     trace::pauses::{
         event::request_event,
         record::{Request, Stop},
@@ -67,9 +67,7 @@ impl ServedRequests {
 /// Requests of all JVMs.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    files: Files,
-    /// Stack namers by the key of the JVM.
-    names: HashMap<u64, StackNamer>,
+    namers: Namers,
     threads: HashMap<u64, ThreadNames>,
     /// Stacks by the key of the JVM and by number. The kernel side sends each stack once.
     stacks: HashMap<u64, HashMap<u64, Vec<StackFrame>>>,
@@ -79,25 +77,14 @@ pub(crate) struct Requests {
 
 impl Requests {
     /// Prepares the naming of a JVM's stacks.
-    ///
-    /// # Errors
-    /// If the stacks can be walked by frame pointers only.
-    pub(crate) fn add(
-        &mut self,
-        key: u64,
-        pid: Pid,
-        hotspot: &HotSpot,
-        walker: &mut Walker,
-    ) -> Result<()> {
+    pub(crate) fn add(&mut self, key: u64, pid: Pid, hotspot: &HotSpot, walker: &mut Walker) {
         self.threads.insert(key, ThreadNames::new(hotspot));
-        let names = StackNamer::new(key, pid, hotspot, &mut self.files, false, walker)?;
-        self.names.insert(key, names);
-        Ok(())
+        self.namers.add(key, pid, hotspot, walker);
     }
 
     /// Forgets a JVM that has ended.
     pub(crate) fn forget(&mut self, key: u64) {
-        self.names.remove(&key);
+        self.namers.forget(key);
         self.threads.remove(&key);
         self.stacks.remove(&key);
         self.waiting.remove(&key);
@@ -106,7 +93,7 @@ impl Requests {
 
     /// Releases files that no JVM has mapped any more.
     pub(crate) fn release_unused(&mut self, walker: Option<&mut Walker>) {
-        self.files.release_unused(walker);
+        self.namers.release_unused(walker);
     }
 
     /// Names a new stack at once, while its code exists. The walker also gets the files that were mapped
@@ -121,10 +108,8 @@ impl Requests {
         hotspot: Option<&HotSpot>,
         walker: &mut Walker,
     ) -> Result<()> {
-        let (Some(names), Some(hotspot)) = (self.names.get_mut(&stack.target), hotspot) else {
-            return Ok(());
-        };
-        let frames = names.name(hotspot, &mut self.files, walker, stack)?;
+        let Some(hotspot) = hotspot else { return Ok(()) };
+        let Some(frames) = self.namers.name(hotspot, walker, stack)? else { return Ok(()) };
         let frames = frames.iter().rev().map(StackFrame::from).collect();
         self.stacks.entry(stack.target).or_default().insert(number, frames);
         Ok(())

@@ -309,10 +309,8 @@ impl<S: Sink> Tool for Tracer<S> {
         if let Err(error) = session::insert_entry(gauges, key, bytes(&gauge), what) {
             log::warn!("{error}");
         }
-        if let Some(walker) = self.session.walker().filter(|_| hotspot.is_set_up)
-            && let Err(error) = self.requests.add(key, pid, hotspot, walker)
-        {
-            log::warn!("not showing stacks of process {pid}: {error}");
+        if let Some(walker) = self.session.walker().filter(|_| hotspot.is_set_up) {
+            self.requests.add(key, pid, hotspot, walker);
         }
     }
 
@@ -428,14 +426,17 @@ impl<S: Sink> Tool for Tracer<S> {
         Ok(())
     }
 
+    fn forget(&mut self, key: u64) {
+        self.requests.forget(key);
+        self.counted.remove(&key);
+        self.limited.remove(&key);
+    }
+
     fn on_end(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
         if let Some(cost) = self.session.costs().and_then(|costs| costs.take_last(key)) {
             self.sink.cost(cost);
         }
-        self.requests.forget(key);
-        self.counted.remove(&key);
         self.report_limited(key, followed.target.pid())?;
-        self.limited.remove(&key);
         let file = followed.target.libjvm.id;
         if let Some(jvm_counts) = self.jvm_counts.get_mut(&file) {
             *jvm_counts -= 1;

@@ -63,7 +63,7 @@ impl<S: Sink> Tracer<S> {
         let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { return Ok(()) };
         for thread in found {
             if let Some(walker) = self.session.walker() {
-                jvm.take_stack(hotspot, &mut self.files, walker, thread.user, &thread.stack)?;
+                jvm.take_stack(hotspot, &mut self.namers, walker, thread.user, &thread.stack)?;
             }
         }
         let java = hotspot.java_threads().unwrap_or_default();

@@ -16,7 +16,7 @@ use crate::{
         thread_names::ThreadNames,
     },
     process::os_threads::os_threads,
-    stack::{Frame, namer::StackNamer, native::Files},
+    stack::{Frame, namer::Namers},
     trace::waits::{
         resources::Resource,
         unmounted::UnmountedReading,
@@ -68,8 +68,6 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub struct Jvm {
     pub(super) pid: Pid,
-    /// Names its stacks; `None` if it could not be read.
-    pub(super) namer: Option<StackNamer>,
     pub(super) stacks: HashMap<u64, Stack>,
     reader: Option<AwaitedReader>,
     /// Number of classes that the JVM had unloaded when the reader was used last.
@@ -101,15 +99,9 @@ pub struct Jvm {
 }
 
 impl Jvm {
-    pub(super) fn new(
-        pid: Pid,
-        hotspot: Option<&HotSpot>,
-        namer: Option<StackNamer>,
-        reader: Option<AwaitedReader>,
-    ) -> Self {
+    pub(super) fn new(pid: Pid, hotspot: Option<&HotSpot>, reader: Option<AwaitedReader>) -> Self {
         Self {
             pid,
-            namer,
             stacks: HashMap::new(),
             reader,
             unloaded: None,
@@ -141,13 +133,12 @@ impl Jvm {
     pub(super) fn take_stack(
         &mut self,
         hotspot: &HotSpot,
-        files: &mut Files,
+        namers: &mut Namers,
         walker: &mut Walker,
         id: u64,
         raw: &crate::stack::raw::RawStack,
     ) -> Result<()> {
-        if let Some(namer) = &mut self.namer {
-            let frames = namer.name(hotspot, files, walker, raw)?;
+        if let Some(frames) = namers.name(hotspot, walker, raw)? {
             self.stacks.insert(id, frames.into());
         }
         Ok(())

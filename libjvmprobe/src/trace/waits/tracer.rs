@@ -20,7 +20,7 @@ use crate::{
         blocking_call::{self, Operation},
         os_threads::os_threads,
     },
-    stack::{Frame, name::KernelNames, namer::StackNamer, native::Files, raw::RawStack},
+    stack::{Frame, name::KernelNames, namer::Namers, raw::RawStack},
     sys::Pace,
     trace::{
         self,
@@ -99,11 +99,10 @@ pub struct Tracer<S> {
     pub(super) session: Session,
     /// Attachments of the BPF programs.
     _links: Vec<Link>,
-    pub(super) files: Files,
+    pub(super) namers: Namers,
     open_files: blocking_call::Files,
     kernel: KernelNames,
     pub(super) kernel_stacks: HashMap<u64, Stack>,
-    namers: HashMap<u64, StackNamer>,
     /// Waits whose stacks have not been received, because another processor sends them.
     early: Vec<wait_event>,
     pub(super) began_ns: u64,
@@ -141,11 +140,10 @@ impl<S: Sink> Tracer<S> {
             sink,
             session,
             _links: links,
-            files: Files::default(),
+            namers: Namers::default(),
             open_files: blocking_call::Files::default(),
             kernel: KernelNames::default(),
             kernel_stacks: HashMap::new(),
-            namers: HashMap::new(),
             early: Vec::new(),
             began_ns,
             released: Instant::now(),
@@ -209,7 +207,7 @@ impl<S: Sink> Tracer<S> {
             return Ok(());
         };
         let Some(walker) = self.session.walker() else { return Ok(()) };
-        jvm.take_stack(hotspot, &mut self.files, walker, id, raw)
+        jvm.take_stack(hotspot, &mut self.namers, walker, id, raw)
     }
 
     fn has_stacks(&self, jvm: &Jvm, event: &wait_event) -> bool {
@@ -513,10 +511,8 @@ impl<S: Sink> Tool for Tracer<S> {
     }
 
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
-        let (Some(hotspot), Some(walker)) = (hotspot, self.session.walker()) else { return };
-        match StackNamer::new(key, pid, hotspot, &mut self.files, false, walker) {
-            Ok(namer) => _ = self.namers.insert(key, namer),
-            Err(error) => log::warn!("not showing stacks of process {pid}: {error}"),
+        if let (Some(hotspot), Some(walker)) = (hotspot, self.session.walker()) {
+            self.namers.add(key, pid, hotspot, walker);
         }
     }
 
@@ -560,7 +556,7 @@ impl<S: Sink> Tool for Tracer<S> {
         if let Some(costs) = self.session.costs() {
             costs.add(pid.0.into());
         }
-        Ok(Jvm::new(pid, hotspot, self.namers.remove(&key), reader))
+        Ok(Jvm::new(pid, hotspot, reader))
     }
 
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
@@ -616,7 +612,7 @@ impl<S: Sink> Tool for Tracer<S> {
     }
 
     fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
-        self.files.release_unused(self.session.walker());
+        self.namers.release_unused(self.session.walker());
         self.take_events(jvms, Duration::ZERO)?;
         let stacks: usize = jvms.values().map(|followed| followed.jvm.stacks.len()).sum();
         if stacks + self.kernel_stacks.len() > MAX_STACKS {
@@ -648,6 +644,10 @@ impl<S: Sink> Tool for Tracer<S> {
             }
         }
         self.sink.report(clock::monotonic_ns())
+    }
+
+    fn forget(&mut self, key: u64) {
+        self.namers.forget(key);
     }
 
     fn on_end(&mut self, _: u64, mut followed: Followed<Jvm>) -> Result<()> {

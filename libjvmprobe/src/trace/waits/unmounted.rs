@@ -17,7 +17,7 @@ use crate::{
     },
     jvms::{ByKey, Followed},
     process::reader::within,
-    stack::{Frame, native::Files},
+    stack::{Frame, namer::Namers},
     trace::{
         samples::idle::is_idle,
         threads::raw_stack,
@@ -117,7 +117,7 @@ impl<S: Sink> Tracer<S> {
         }
         for (&key, followed) in jvms {
             let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { continue };
-            let reading = within(MAX_TIME, || read(jvm, hotspot, key, &mut self.files));
+            let reading = within(MAX_TIME, || read(jvm, hotspot, key, &mut self.namers));
             if let Some(reading) = reading {
                 self.schedule.has_threads |= !reading.groups.is_empty();
                 let mut resources =
@@ -139,7 +139,12 @@ impl<S: Sink> Tracer<S> {
 }
 
 /// Reads the unmounted virtual threads of a JVM; `None` if it cannot be read now.
-fn read(jvm: &mut Jvm, hotspot: &HotSpot, key: u64, files: &mut Files) -> Option<UnmountedReading> {
+fn read(
+    jvm: &mut Jvm,
+    hotspot: &HotSpot,
+    key: u64,
+    namers: &mut Namers,
+) -> Option<UnmountedReading> {
     let until = Instant::now() + MAX_TIME;
     let found = hotspot.virtual_threads(MAX_THREADS).ok()?;
     let at_ns = clock::monotonic_ns();
@@ -156,8 +161,7 @@ fn read(jvm: &mut Jvm, hotspot: &HotSpot, key: u64, files: &mut Files) -> Option
         }
         let stack = stacks.entry(Arc::clone(&thread.frames)).or_insert_with(|| {
             let raw = raw_stack(key, unloads, &thread.frames);
-            let named = jvm.namer.as_mut().map(|of| of.name_without_walker(hotspot, files, &raw));
-            named.unwrap_or_default().frames.into()
+            namers.name_without_walker(hotspot, &raw).unwrap_or_default().frames.into()
         });
         let stack = Arc::clone(stack);
         let kind = kind(thread.state, &stack);

@@ -36,7 +36,7 @@ use libjvmprobe::{
         formats::{FormatOptions, TitledProfile, flamegraph::Title},
         units::{count, span},
     },
-    stack::{StackFrame, namer::StackNamer, native::Files},
+    stack::{StackFrame, namer::Namers},
     sys::{
         privileges::{ATTACH, MAPS, RAISE_PRIORITY, READ, keep_only},
         stop_on_signal,
@@ -85,7 +85,6 @@ const MAX_EARLY_EVENTS: usize = 100_000;
 /// State of one JVM.
 #[derive(Default)]
 struct Jvm {
-    namer: Option<StackNamer>,
     threads: Option<ThreadNames>,
     stacks: HashMap<u64, Vec<StackFrame>>,
     /// Results for the lines of a list.
@@ -100,8 +99,7 @@ struct Tracer<'a> {
     args: &'a Args,
     report: Report,
     session: Session<JavaclassSkel<'static>, Event>,
-    files: Files,
-    namers: HashMap<u64, StackNamer>,
+    namers: Namers,
     begin: u64,
     interval_begin: u64,
     /// Events of JVMs that were not admitted yet, because they are starting up.
@@ -139,8 +137,7 @@ impl<'a> Tracer<'a> {
             args,
             report: Report::open(args)?,
             session,
-            files: Files::default(),
-            namers: HashMap::new(),
+            namers: Namers::default(),
             begin: now,
             interval_begin: now,
             early: VecDeque::new(),
@@ -165,11 +162,10 @@ impl<'a> Tracer<'a> {
                 self.handle_class_event(*event, jvm, target.pid())
             }
             Event::Stack(number, raw) => {
-                if let (Ok(hotspot), Some(namer), Some(walker)) =
-                    (hotspot, &mut jvm.namer, self.session.walker())
+                if let (Ok(hotspot), Some(walker)) = (hotspot, self.session.walker())
                     && jvm.stacks.len() < MAX_STACKS
+                    && let Some(frames) = self.namers.name(hotspot, walker, &raw)?
                 {
-                    let frames = namer.name(hotspot, &mut self.files, walker, &raw)?;
                     let frames = frames.iter().rev().map(StackFrame::from).collect();
                     jvm.stacks.insert(number, frames);
                 }
@@ -303,10 +299,8 @@ impl Tool for Tracer<'_> {
     }
 
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
-        let (Some(hotspot), Some(walker)) = (hotspot, self.session.walker()) else { return };
-        match StackNamer::new(key, pid, hotspot, &mut self.files, false, walker) {
-            Ok(namer) => _ = self.namers.insert(key, namer),
-            Err(error) => log::warn!("not showing stacks of process {pid}: {error}"),
+        if let (Some(hotspot), Some(walker)) = (hotspot, self.session.walker()) {
+            self.namers.add(key, pid, hotspot, walker);
         }
     }
 
@@ -321,7 +315,7 @@ impl Tool for Tracer<'_> {
         let all = std::mem::take(&mut self.early);
         let (early, others) = all.into_iter().partition(|event| event.target() == key);
         self.early = others;
-        Ok(Jvm { namer: self.namers.remove(&key), early: early.into(), hits, ..Jvm::default() })
+        Ok(Jvm { early: early.into(), hits, ..Jvm::default() })
     }
 
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> libjvmprobe::Result<()> {
@@ -344,12 +338,21 @@ impl Tool for Tracer<'_> {
         Ok(())
     }
 
+    fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> libjvmprobe::Result<()> {
+        self.namers.release_unused(self.session.walker());
+        self.take_events(jvms, Duration::ZERO)
+    }
+
     fn report(&mut self, jvms: &mut ByKey<Jvm>) -> libjvmprobe::Result<()> {
         for followed in jvms.values_mut() {
             self.rates(followed, "interval")?;
         }
         self.interval_begin = clock::monotonic_ns();
         Ok(())
+    }
+
+    fn forget(&mut self, key: u64) {
+        self.namers.forget(key);
     }
 
     fn on_end(&mut self, _: u64, mut followed: Followed<Jvm>) -> libjvmprobe::Result<()> {
