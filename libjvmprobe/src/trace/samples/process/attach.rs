@@ -8,11 +8,11 @@ use crate::{
     Error,
     bpf::{
         inodes::attached_file,
-        probes::{Instant, Links, Scope, resolve},
+        probes::{Instant, Links, Plan, Scope, Site, resolve},
         session::Attach,
         stops,
     },
-    process::FileId,
+    process::{FileId, LibJvm},
     trace::samples::{
         events::{EventKind, EventSpec, attach::find},
         session::Session,
@@ -84,8 +84,8 @@ impl Traced {
     /// Attaches to the events that are located in the process's files. The first call searches for all events. A later
     /// call does nothing unless the mappings have changed since the last search; it then searches again for the events
     /// that could not be attached, except Java events. Events in libjvm.so are attached through `shared`, as in
-    /// [`follow`](Self::follow). The first call returns the events that could not be attached, with the errors; later
-    /// calls return none.
+    /// [`follow`](Self::follow), except functions whose symbols come from the root of the process. The first call returns
+    /// the events that could not be attached, with the errors; later calls return none.
     pub(crate) fn attach_events(
         &mut self,
         events: &[EventSpec],
@@ -109,8 +109,12 @@ impl Traced {
             let found = find(&events[number], libjvm, &self.maps).and_then(|found| {
                 let Some(found) = found else { return Ok(None) };
                 let mut attach = |scope| session.attach(&found.binary, &found.plans, scope, cookie);
+                let is_usdt = |plan: &Plan| matches!(plan.site, Site::Usdt { .. });
+                let may_share = |libjvm: &LibJvm| {
+                    libjvm.may_share_attachments() || found.plans.iter().all(is_usdt)
+                };
                 match (&mut shared, libjvm) {
-                    (Some(shared), Some(libjvm)) if found.is_libjvm => {
+                    (Some(shared), Some(libjvm)) if found.is_libjvm && may_share(libjvm) => {
                         let key = (attached_file(libjvm)?, Some(number));
                         if let Entry::Vacant(entry) = shared.entry(key) {
                             entry.insert(attach(Scope::AllProcesses)?);
