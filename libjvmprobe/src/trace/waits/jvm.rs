@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn lock_that_was_released_in_between_has_been_held_for_an_unknown_time() {
-        let mut jvm = Jvm::new(Pid(1), None, None, None);
+        let mut jvm = Jvm::new(Pid(1), None, None);
         let thread =
             ThreadName { pid: Pid(1), tid: 2, name: "holder".into(), virtual_thread: None };
         jvm.acquire(7, &thread, 100 * MS);
