@@ -108,7 +108,7 @@ fn attaching_ends_when_working_folder_on_fuse_hangs() {
     let jvm = Load::spawn(command);
     server.stop_answering();
     let mut server = Some(server);
-    let said = run_tool_on("javaprof", &["--symbols", "perf-map"], jvm.pid(), &mut server);
+    let said = run_tool_on("javaprof", &["--symbols", "perfmap"], jvm.pid(), &mut server);
     assert!(said.contains("does not answer"), "{said}");
     drop(server);
 }

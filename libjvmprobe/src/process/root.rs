@@ -25,8 +25,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, flock, openat,
-        openat2, renameat, unlinkat,
+        AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, StatxFlags,
+        flock, makedev, openat, openat2, renameat, statx, unlinkat,
     },
     io::Errno,
 };
@@ -65,9 +65,12 @@ impl Root {
     /// Returns device and inode.
     ///
     /// # Errors
-    /// Returns the errors of fstat(2).
+    /// Returns the errors of statx(2).
     pub(crate) fn id(&self) -> io::Result<(u64, u64)> {
-        Ok(FileStatus(rustix::fs::fstat(&self.handle)?).id())
+        // fstat(2) would ask the server of a FUSE file system.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let stat = statx(&self.handle, c"", flags, StatxFlags::INO)?;
+        Ok((makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino))
     }
 
     /// Resolves a path as the target would.
