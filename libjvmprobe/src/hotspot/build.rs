@@ -1,6 +1,6 @@
 //! Facts about one libjvm.so, read once for all JVMs that run it.
 //!
-//! JVMs share the facts that are read from the file. Two JVMs share layout values only if their values are
+//! JVMs share the facts that are read from the file, unless its symbols come from the root of a process. Two JVMs share layout values only if their values are
 //! equal. A JVM that reports wrong values therefore affects only its own results.
 
 use std::{
@@ -50,6 +50,10 @@ impl Build {
     /// # Errors
     /// [`Error::Elf`], [`Error::Io`].
     pub(crate) fn of(libjvm: &LibJvm) -> Result<Arc<Self>> {
+        if libjvm.has_untrusted_symbols {
+            // Other processes may run the same file, and these symbols are valid for this process only.
+            return Ok(Arc::new(Self::read(libjvm.elf()?)?));
+        }
         static BUILDS: OnceLock<Mutex<HashMap<FileId, Arc<Build>>>> = OnceLock::new();
         let builds = BUILDS.get_or_init(Mutex::default);
         // The map is consistent even after a panic in another thread, because an insertion is one step.
@@ -120,4 +124,20 @@ impl Build {
 
 fn relocated(value: Vaddr, bias: u64) -> Addr {
     Addr(value.0.wrapping_add(bias))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elf::testing::Library;
+
+    #[test]
+    fn build_with_symbols_from_the_root_of_a_process_is_not_shared() {
+        let library = Library::build(".data\n", &[]);
+        let mut libjvm = LibJvm::of_file(&library.path()).unwrap();
+        let shared = Build::of(&libjvm).unwrap();
+        assert!(Arc::ptr_eq(&shared, &Build::of(&libjvm).unwrap()));
+        libjvm.has_untrusted_symbols = true;
+        assert!(!Arc::ptr_eq(&shared, &Build::of(&libjvm).unwrap()));
+    }
 }

@@ -38,7 +38,7 @@ pub struct LibJvm {
     separate_symbols: Option<Arc<File>>,
     /// Whether `separate_symbols` comes from the root of the process, where the owner of the process controls
     /// the content.
-    has_untrusted_symbols: bool,
+    pub(crate) has_untrusted_symbols: bool,
 }
 
 /// Symbol files from sources that no target controls, by the libjvm.so that they belong to. The libjvm.so is kept open,
