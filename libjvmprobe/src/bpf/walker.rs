@@ -315,7 +315,7 @@ impl Walker {
             entries.extend(table.and_then(|table| table.entry(mapping)));
         }
         entries[0].start = entries.len() as u64 - 1;
-        let jvm = self.pending.remove(&key);
+        let jvm = self.pending.get(&key).cloned();
         if jvm.is_none() && self.handed_over.get(&key) == Some(&entries) {
             return Ok(());
         }
@@ -325,9 +325,22 @@ impl Walker {
         // The stamp is not part of the comparison above, nor of the copy kept here.
         entries[0].bias = 0;
         let tables = std::mem::take(&mut self.filled);
-        self.map_writer.send(Job::Insert { tables, key, mappings: inner, jvm })?;
+        let sent: Vec<_> = tables.iter().map(|(index, _)| *index).collect();
+        let job = Job::Insert { tables, key, mappings: inner, jvm };
+        self.map_writer.send(job).inspect_err(|_| self.unload(&sent))?;
+        self.pending.remove(&key);
         self.handed_over.insert(key, entries);
         Ok(())
+    }
+
+    /// Forgets tables that the kernel side did not get. Their files are loaded again when they are used again.
+    fn unload(&mut self, tables: &[u32]) {
+        let is_lost = |loaded: &Loaded| tables.contains(&loaded.index);
+        let lost = self.files.extract_if(|_, (_, loaded)| loaded.as_ref().is_some_and(is_lost));
+        for loaded in lost.filter_map(|(_, (_, loaded))| loaded) {
+            self.free_memory.release(loaded.rows as usize);
+            self.free.push(loaded.index);
+        }
     }
 
     /// Removes the data of a process that has ended.
@@ -394,10 +407,19 @@ impl Walker {
             let loaded = match table {
                 Ok((table, _)) if table.rows().is_empty() => ignored("it has no unwind table"),
                 Ok((table, _)) if !self.free_memory.take(table.rows().len()) => None,
-                Ok((table, elf)) => match self.unused_index() {
-                    Some(index) => Some(self.load(index, &table, elf.into_segments())?),
-                    None => ignored("there are too many unwind tables"),
-                },
+                Ok((table, elf)) => {
+                    let loaded = match self.unused_index() {
+                        Some(index) => self
+                            .load(index, &table, elf.into_segments())
+                            .inspect_err(|_| self.free.push(index))
+                            .map(Some),
+                        None => Ok(ignored("there are too many unwind tables")),
+                    };
+                    if !matches!(loaded, Ok(Some(_))) {
+                        self.free_memory.release(table.rows().len());
+                    }
+                    loaded?
+                }
                 Err(error) => ignored(&error.to_string()),
             };
             self.files.insert(id, (Arc::clone(file), loaded));
