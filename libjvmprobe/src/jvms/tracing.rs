@@ -75,7 +75,7 @@ pub trait Tool {
     ///
     /// # Errors
     /// Returns the reason why the JVM cannot be traced.
-    fn plan(&self, target: &Target, hotspot: Option<&HotSpot>) -> Result<Vec<Plan>>;
+    fn plan(&mut self, target: &Target, hotspot: Option<&HotSpot>) -> Result<Vec<Plan>>;
 
     /// Sets up the tracing of a JVM. Called before the tool attaches to the JVM, and again each time the JVM
     /// was read again. If the tool has attached to a command before the command became a JVM
@@ -589,7 +589,7 @@ mod tests {
         }
 
         /// One program for every JVM, and another one for those with G1.
-        fn plan(&self, target: &Target, hotspot: Option<&HotSpot>) -> Result<Vec<Plan>> {
+        fn plan(&mut self, target: &Target, hotspot: Option<&HotSpot>) -> Result<Vec<Plan>> {
             let pid = target.pid();
             if self.refuses.contains(&pid) {
                 return Err(Error::NoSuchProcess { pid });

@@ -106,7 +106,7 @@ impl Tool for Tracer {
         &mut self.session
     }
 
-    fn plan(&self, target: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
+    fn plan(&mut self, target: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
         resolve(&target.libjvm.target_path, &target.libjvm.elf()?, &ENTRY)
     }
 

@@ -427,7 +427,7 @@ impl<S: Sink> Tool for Tracer<S> {
         &mut self.session
     }
 
-    fn plan(&self, target: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
+    fn plan(&mut self, target: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
         let libjvm = &target.libjvm;
         let mut plans = match self.options.exact {
             true => probes::exact(libjvm)?,

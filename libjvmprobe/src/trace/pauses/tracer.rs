@@ -20,9 +20,9 @@ use crate::{
         records::{bytes, copy},
         session::{self, Attach},
     },
-    hotspot::{Collector, HotSpot, counters::Counts},
+    hotspot::{HotSpot, counters::Counts},
     jvms::{ByKey, Followed, Lost, Named, Reading, Tool},
-    process::{FileId, Target, cgroup, pid::thread_named},
+    process::{Target, cgroup, pid::thread_named},
     sys::{Pace, warn_once},
     trace::{
         self,
@@ -83,11 +83,8 @@ pub struct Tracer<S> {
     has_cpu_waits: bool,
     session: Session,
     requests: Requests,
-    /// Reason why nothing can be attached, by file and collector; `None` if probes can be attached. Cached,
-    /// because finding the reason requires reading the file's symbols.
-    unattachable: HashMap<(FileId, Collector), Option<String>>,
-    /// Number of JVMs that run each file.
-    jvm_counts: HashMap<FileId, usize>,
+    /// Reasons why nothing can be attached to JVMs that are about to be admitted.
+    unattachable: HashMap<Pid, String>,
     /// JVMs that nothing can be attached to, whose own counters are read.
     counted: HashMap<u64, ByCounters>,
     /// Time of the next poll of the counters that have no watchpoint.
@@ -117,17 +114,21 @@ const POLL_DELAY_FACTOR: u32 = 20;
 /// Program that runs when the JVM has written to its counter of stop time.
 const COUNTED_PROGRAM: &str = "counted_stop";
 
-/// Returns the probes to attach to a JVM's libjvm.so. Empty if the file has neither probes nor symbols and the
-/// JVM's own counters can be read instead.
-fn plan(target: &Target, hotspot: Option<&HotSpot>, options: &Options) -> Result<Vec<Plan>> {
+/// Returns the probes to attach to a JVM's libjvm.so. If the file has neither probes nor symbols and the JVM's own
+/// counters can be read instead, returns no probes and the reason.
+fn plan(
+    target: &Target,
+    hotspot: Option<&HotSpot>,
+    options: &Options,
+) -> Result<(Vec<Plan>, Option<String>)> {
     let must_attach = options.pools || options.stacks;
     match probes::plan(&target.libjvm, hotspot, options) {
-        Err(Error::NoProbes { .. })
+        Err(why @ Error::NoProbes { .. })
             if !must_attach && hotspot.is_some_and(HotSpot::counts_pauses) =>
         {
-            Ok(Vec::new())
+            Ok((Vec::new(), Some(why.to_string())))
         }
-        plans => plans,
+        plans => Ok((plans?, None)),
     }
 }
 
@@ -139,9 +140,10 @@ impl<S: Sink> Tracer<S> {
     /// [`Error::Permission`] or [`Error::Kernel`] if the kernel refuses, [`Error::NoProbes`].
     pub fn new(options: Options, sink: S, named: &[Named]) -> Result<Self> {
         let of = |(target, hotspot): &Named| plan(target, hotspot.as_ref().ok(), &options);
-        let plans = named.iter().map(of).collect::<Result<Vec<_>>>()?;
+        let (plans, unattachable): (Vec<_>, Vec<_>) =
+            named.iter().map(of).collect::<Result<Vec<_>>>()?.into_iter().unzip();
         let mut programs: HashSet<_> = plans.iter().flatten().map(|plan| plan.program).collect();
-        programs.extend(plans.iter().any(Vec::is_empty).then_some(COUNTED_PROGRAM));
+        programs.extend(unattachable.iter().any(Option::is_some).then_some(COUNTED_PROGRAM));
         let cpu_waits = cpu_wait::Fields::read();
         let session = load((!options.all).then_some(&programs), &options, cpu_waits.as_ref())?;
         Ok(Self {
@@ -151,7 +153,6 @@ impl<S: Sink> Tracer<S> {
             session,
             requests: Requests::default(),
             unattachable: HashMap::new(),
-            jvm_counts: HashMap::new(),
             counted: HashMap::new(),
             next_counter_poll: Instant::now(),
             limited: HashMap::new(),
@@ -284,8 +285,12 @@ impl<S: Sink> Tool for Tracer<S> {
         &mut self.session
     }
 
-    fn plan(&self, target: &Target, hotspot: Option<&HotSpot>) -> Result<Vec<Plan>> {
-        plan(target, hotspot, &self.options)
+    fn plan(&mut self, target: &Target, hotspot: Option<&HotSpot>) -> Result<Vec<Plan>> {
+        let (plans, why) = plan(target, hotspot, &self.options)?;
+        let pid = target.pid();
+        self.unattachable.remove(&pid);
+        self.unattachable.extend(why.map(|why| (pid, why)));
+        Ok(plans)
     }
 
     /// Adds the JVM's entries on the kernel side and prepares the stack walker before probes are attached, because
@@ -319,20 +324,11 @@ impl<S: Sink> Tool for Tracer<S> {
         if let Some(costs) = self.session.costs() {
             costs.add(key);
         }
-        *self.jvm_counts.entry(target.libjvm.id).or_default() += 1;
         if let Err(error) = hotspot {
             let what = "collector, heap sizes and causes are still unknown";
             log::warn!("process {pid}: {what}: {error}");
         }
-        let why = hotspot.as_deref().ok().and_then(|hotspot| {
-            let of = (target.libjvm.id, hotspot.collector);
-            let find_reason = || {
-                let plans = probes::plan(&target.libjvm, Some(hotspot), &self.options);
-                plans.err().map(|why| why.to_string())
-            };
-            self.unattachable.entry(of).or_insert_with(find_reason).clone()
-        });
-        if let (Ok(hotspot), Some(why)) = (hotspot, why) {
+        if let (Ok(hotspot), Some(why)) = (hotspot, self.unattachable.remove(&pid)) {
             self.admit_counted(key, pid, hotspot, &why)?;
         }
         if let Ok(hotspot) = hotspot
@@ -437,14 +433,6 @@ impl<S: Sink> Tool for Tracer<S> {
             self.sink.cost(cost);
         }
         self.report_limited(key, followed.target.pid())?;
-        let file = followed.target.libjvm.id;
-        if let Some(jvm_counts) = self.jvm_counts.get_mut(&file) {
-            *jvm_counts -= 1;
-        }
-        // Once no JVM runs a file, another file may get the same FileId.
-        self.jvm_counts.retain(|_, jvm_counts| *jvm_counts > 0);
-        let jvm_counts = &self.jvm_counts;
-        self.unattachable.retain(|(file, _), _| jvm_counts.contains_key(file));
         let now = clock::monotonic_ns();
         match followed.jvm.summary(followed.hotspot(), now) {
             Some(summary) => self.sink.record(&summary),

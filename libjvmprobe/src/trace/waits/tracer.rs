@@ -506,7 +506,7 @@ impl<S: Sink> Tool for Tracer<S> {
         &mut self.session
     }
 
-    fn plan(&self, _: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
+    fn plan(&mut self, _: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
         Ok(Vec::new())
     }
 

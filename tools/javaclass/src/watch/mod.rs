@@ -294,7 +294,7 @@ impl Tool for Tracer<'_> {
         &mut self.session
     }
 
-    fn plan(&self, target: &Target, _: Option<&HotSpot>) -> libjvmprobe::Result<Vec<Plan>> {
+    fn plan(&mut self, target: &Target, _: Option<&HotSpot>) -> libjvmprobe::Result<Vec<Plan>> {
         resolve(&target.libjvm.target_path, &target.libjvm.elf()?, &PROBES)
     }
 
