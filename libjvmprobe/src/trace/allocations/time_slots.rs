@@ -7,6 +7,7 @@
 //! counted in each slot, and the parts sum up to it exactly.
 
 use std::{
+    cell::OnceCell,
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
 };
@@ -75,6 +76,8 @@ pub(crate) struct TimeSlots {
     factor: u32,
     by: HashMap<(Key, StackId), SlotTimes>,
     all: SlotTimes,
+    /// Representative times of `all` with entries of the same slot merged, once they are needed.
+    merged: OnceCell<Times>,
     /// Upper bound of the number of entries: their exact number at the last count, plus those added since.
     added: usize,
 }
@@ -83,8 +86,8 @@ impl TimeSlots {
     /// Creates empty time slots with this initial length in nanoseconds, which is that of the kernel side's
     /// slots.
     pub(crate) fn new(slot_ns: u64) -> Self {
-        let (by, all) = (HashMap::new(), SlotTimes::default());
-        Self { slot_ns, factor: 1, by, all, added: 0 }
+        let (by, all, merged) = (HashMap::new(), SlotTimes::default(), OnceCell::new());
+        Self { slot_ns, factor: 1, by, all, merged, added: 0 }
     }
 
     /// Returns the index of the kernel side's slot `elapsed_ns` after the begin.
@@ -105,6 +108,7 @@ impl TimeSlots {
         let slot = slot / self.factor;
         self.by.entry((row.clone(), stack)).or_default().add(slot, counted);
         self.all.add(slot, counted);
+        self.merged.take();
     }
 
     /// For each second in which something was counted, chooses one slot and returns it with all bytes of that
@@ -115,8 +119,11 @@ impl TimeSlots {
         const SECOND: u64 = 1_000_000_000;
         let mut hasher = DefaultHasher::new();
         (&row.class, row.tid).hash(&mut hasher);
-        let mut all = self.all.representative_times().clone();
-        times::merge_slots(&mut all);
+        let all = self.merged.get_or_init(|| {
+            let mut all = self.all.representative_times().clone();
+            times::merge_slots(&mut all);
+            all
+        });
         let second = |slot: u32| u64::from(slot).saturating_mul(self.slot_ns) / SECOND;
         let seconds = all.chunk_by(|a, b| second(a.0) == second(b.0));
         let chosen = seconds.filter_map(|slots| {
@@ -151,6 +158,7 @@ impl TimeSlots {
             .values_mut()
             .chain([&mut self.all])
             .for_each(|slot_times| slot_times.coarsen(factor));
+        self.merged.take();
         self.count();
         true
     }
@@ -236,6 +244,12 @@ mod tests {
         // second, three in four go to the slot with three quarters of the bytes.
         let first = (0..1000).filter(|i| slots.share(&key(&i.to_string()), &all, 99)[0].0 == 3);
         assert!((700..800).contains(&first.count()));
+        // Bytes that are counted later are included.
+        slots.add(&key("A"), 5, 110, slot_bytes(1600, 0));
+        assert_eq!(
+            slots.share(&key("C"), &part(2, 3200), 99).iter().map(|slot| slot.1).sum::<u64>(),
+            3200
+        );
         let none = TimeSlots::new(times::SLOT);
         assert_eq!(none.share(&key("C"), &part(2, 52), 99), [(99, 52)]);
     }
