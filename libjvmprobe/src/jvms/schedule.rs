@@ -57,8 +57,9 @@ impl Schedule {
             && now >= at
             && !due.end
         {
-            // Based on the planned time of this report, so that the delays of late wake-ups do not add up.
-            self.next_report = Some(at + interval);
+            // Based on the planned time of this report, so that the delays of late wake-ups do not add up. Reports that
+            // were missed, for example because this process was stopped, are not made up for.
+            self.next_report = Some(next(at, interval, now));
             self.reports_left -= 1;
             due.report = true;
             due.end = self.reports_left == 0;
@@ -120,6 +121,15 @@ mod tests {
         assert_eq!(schedule.due(begin + SECOND * 2), due(false, true, false));
         assert_eq!(schedule.due(begin + SECOND * 2), due(false, false, false));
         assert_eq!(schedule.due(begin + SECOND * 3), due(false, true, true));
+    }
+
+    #[test]
+    fn missed_reports_are_not_made_up_for() {
+        let begin = Instant::now();
+        let mut schedule = schedule(begin, SECOND * 100, None, SECOND, Some(2));
+        assert_eq!(schedule.due(begin + SECOND * 21 / 2), due(false, true, false));
+        assert_eq!(schedule.due(begin + SECOND * 21 / 2), due(false, false, false));
+        assert_eq!(schedule.due(begin + SECOND * 11), due(false, true, true));
     }
 
     #[test]
