@@ -86,7 +86,7 @@ impl Jvm {
         cause: Option<String>,
         hotspot: &HotSpot,
     ) -> Record {
-        let collections = found.collections.iter().sum();
+        let collections = found.collections.into_iter().fold(0, u64::saturating_add);
         let is_gc = collections > 0;
         let cause = cause.and_then(|cause| counted_cause(cause, found.collections, hotspot));
         let is_mark = cause.as_deref().is_some_and(|cause| cause.starts_with("CMS "));

@@ -143,7 +143,7 @@ impl Times {
     }
 
     fn record(&mut self, ns: u64) {
-        self.total += ns;
+        self.total = self.total.saturating_add(ns);
         self.max = self.max.max(ns);
         // Fails only if the index of a bucket exceeds `usize`, which cannot happen if `usize` has 64 bits.
         let _ = self.histogram.record(ns);
@@ -243,7 +243,7 @@ impl Totals {
         let Some(pause_ns) = stop.pause_ns else {
             return;
         };
-        tally.collections += stop.collections;
+        tally.collections = tally.collections.saturating_add(stop.collections);
         tally.pause.record(pause_ns);
         self.full += u64::from(stop.full);
         self.cpu_wait_ns = sum(self.cpu_wait_ns, stop.cpu_wait_ns);
@@ -274,8 +274,12 @@ impl Totals {
         let of_kind =
             |gc| self.tallies.iter().filter(move |((_, is_gc), _)| *is_gc == gc).map(|(_, t)| t);
         let (gc, other): (Vec<_>, Vec<_>) = (of_kind(true).collect(), of_kind(false).collect());
-        let collections: u64 = gc.iter().map(|t| t.collections).sum();
-        let stopped_ns: u64 = gc.iter().map(|t| t.stopped.total).sum();
+        // A JVM whose own counters are read may report any numbers.
+        let total = |of: &[&Tally], value: fn(&Tally) -> u64| {
+            of.iter().fold(0, |sum: u64, t| sum.saturating_add(value(t)))
+        };
+        let collections = total(&gc, |t| t.collections);
+        let stopped_ns = total(&gc, |t| t.stopped.total);
         let rated = if frees_in_pauses { collections } else { self.cycles.histogram.len() };
         let flow = Some(&self.heap).filter(|heap| frees_in_pauses && !heap.incomplete);
         let mut operations: Vec<_> = self
@@ -303,7 +307,7 @@ impl Totals {
             pauses: gc.iter().map(|t| t.stopped.histogram.len()).sum(),
             collections,
             full: self.full,
-            pause_ns: gc.iter().map(|t| t.pause.total).sum(),
+            pause_ns: total(&gc, |t| t.pause.total),
             stopped_ns,
             cpu_wait_ns: self.cpu_wait_ns,
             long_cpu_waits: self.long_cpu_waits,
@@ -311,7 +315,7 @@ impl Totals {
             stopped_share: stopped_ns as f64 / 1e9 / seconds,
             collections_per_minute: rated as f64 * 60.0 / seconds,
             safepoints: other.iter().map(|t| t.stopped.histogram.len()).sum(),
-            safepoint_ns: other.iter().map(|t| t.stopped.total).sum(),
+            safepoint_ns: total(&other, |t| t.stopped.total),
             cycles: self.cycles.histogram.len(),
             cycle_ns: self.cycles.total,
             concurrent: !frees_in_pauses,
@@ -360,9 +364,10 @@ impl HeapFlow {
         self.freed = self.freed.saturating_add(before.saturating_sub(after));
         if let Some((end_ns, left)) = self.last {
             self.allocated = self.allocated.saturating_add(before.saturating_sub(left));
-            self.between_pauses_ns += stop.ts_ns.saturating_sub(end_ns);
+            let between_ns = stop.ts_ns.saturating_sub(end_ns);
+            self.between_pauses_ns = self.between_pauses_ns.saturating_add(between_ns);
         }
-        self.last = Some((stop.ts_ns + stop.stopped_ns, after));
+        self.last = Some((stop.ts_ns.saturating_add(stop.stopped_ns), after));
     }
 }
 
@@ -426,6 +431,20 @@ mod tests {
         let summary = totals.summary(9, &name(), true);
         assert_eq!((summary.cpu_wait_ns, summary.long_cpu_waits), (Some(42_000_000), 1));
         assert_eq!(summary.throttled_periods, Some(1));
+    }
+
+    #[test]
+    fn sums_of_implausible_times_saturate() {
+        let mut totals = Totals::new(0, true);
+        for op in ["a", "b", "b"] {
+            let stop = pause(u64::MAX, u64::MAX, (0, 0));
+            totals.stop(&Stop { op: Some(op.into()), collections: u64::MAX, ..stop });
+        }
+        let summary = totals.summary(1, &name(), true);
+        assert_eq!(
+            (summary.stopped_ns, summary.collections, summary.pauses),
+            (u64::MAX, u64::MAX, 3)
+        );
     }
 
     #[test]
