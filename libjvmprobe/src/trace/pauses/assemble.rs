@@ -1,7 +1,7 @@
 //! Assembles events into records: assigns memory pools to collections, and pairs begin and end events of
 //! cycles.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use crate::{
     bpf::{clock, records::text},
@@ -21,8 +21,8 @@ const MAX_OPEN: usize = 64;
 /// Assembles the events of one JVM.
 #[derive(Debug, Default)]
 pub(crate) struct Assembler {
-    /// Pools reported in the current stop.
-    stop_pools: Vec<Pool>,
+    /// Last events of pools in stops. Those before the begin of a stop belong to a stop that was lost or ignored.
+    stop_pools: VecDeque<pool_event>,
     /// Open cycles, by thread ID and memory manager.
     cycles: HashMap<(u64, String), OpenCycle>,
     keep_pools: bool,
@@ -78,7 +78,10 @@ impl Assembler {
             pools: None,
             requests: Vec::new(),
         };
-        let pools = std::mem::take(&mut self.stop_pools);
+        let mut pools = Vec::new();
+        for event in self.stop_pools.drain(..).filter(|event| event.at.ts_ns >= e.begin_ns) {
+            note_pool(&mut pools, &event, text(&event.manager));
+        }
         if pairs == 0 {
             stop.op = operation_name(e, &e.op, jvm);
             if !jvm.is_pause(stop.op.as_deref()) {
@@ -118,7 +121,10 @@ impl Assembler {
     fn pool(&mut self, e: &pool_event, jvm: &JvmFacts<'_>) -> Option<Record> {
         let manager = text(&e.manager);
         if !is_cycle(&manager) {
-            note_pool(&mut self.stop_pools, e, manager);
+            if self.stop_pools.len() >= 2 * MAX_OPEN {
+                self.stop_pools.pop_front();
+            }
+            self.stop_pools.push_back(*e);
             return None;
         }
         let key = (e.at.tid, manager);
@@ -368,14 +374,19 @@ mod tests {
     fn pools_are_attached_only_to_the_next_stop() {
         let jvm = jvm();
         let mut assembler = Assembler::new(true);
-        assert!(assembler.process_event(&pool("Copy", "Eden", 0, 10, 90), &jvm).is_none());
-        assert!(assembler.process_event(&pool("Copy", "Eden", 1, 20, 0), &jvm).is_none());
+        // The first two events belong to an earlier stop, which was lost.
+        for (end, ts_ns, used) in [(0, 10, 99), (1, 20, 10), (0, 140, 90), (1, 150, 0)] {
+            assert!(
+                assembler.process_event(&pool("Copy", "Eden", end, ts_ns, used), &jvm).is_none()
+            );
+        }
         let pause = stop_event { gc_pairs: 1, gauged: 1, after: [1, 0, 0, 0], ..stop() };
         let pause = Event::Stop(Box::new(pause));
-        for expected in [1, 0] {
+        for expected in [Some((90, Some(0))), None] {
             let record = assembler.process_event(&pause, &jvm);
             let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
-            assert_eq!(stop.pools.unwrap().len(), expected);
+            let pools = stop.pools.unwrap();
+            assert_eq!(pools.first().map(|pool| (pool.before, pool.after)), expected);
         }
     }
 
@@ -387,6 +398,6 @@ mod tests {
             let _ = assembler.process_event(&pool("Copy", &format!("p{i}"), 0, i, 1), &jvm);
             let _ = assembler.process_event(&pool(&format!("{i} Cycles"), "p", 0, i, 1), &jvm);
         }
-        assert!(assembler.stop_pools.len() <= MAX_OPEN && assembler.cycles.len() <= MAX_OPEN);
+        assert!(assembler.stop_pools.len() <= 2 * MAX_OPEN && assembler.cycles.len() <= MAX_OPEN);
     }
 }
