@@ -131,31 +131,23 @@ impl<K: Ord + Clone> AllStops<K> {
     /// Shrinks each tenant, and within it each JVM, to its share. The new size is at most seven eighths of
     /// the maximum, so that this function is called rarely.
     fn make_space(&mut self) -> Vec<(K, u64)> {
-        let mut tenants: BTreeMap<Arc<str>, (usize, usize)> = BTreeMap::new();
-        for (tenant, stops) in self.jvms.values() {
-            let (jvms, bytes) = tenants.entry(Arc::clone(tenant)).or_default();
-            *jvms += 1;
-            *bytes += stops.bytes();
-        }
-        let target = self.max_bytes / 8 * 7;
-        let share = share_of(tenants.values().map(|(_, bytes)| *bytes), target);
-        let mut dropped = Vec::new();
-        for (tenant, (_, bytes)) in tenants {
-            if bytes <= share {
-                continue;
-            }
-            let of = self.jvms.iter_mut().filter(|(_, (name, _))| *name == tenant);
-            let mut of: Vec<_> = of.map(|(key, (_, stops))| (key, stops)).collect();
-            let share = share_of(of.iter().map(|(_, stops)| stops.bytes()), share);
-            for (key, stops) in &mut of {
+        let (mut dropped, mut freed) = (Vec::new(), 0);
+        let all = self.jvms.iter_mut().map(|(key, (tenant, stops))| (tenant.clone(), (key, stops)));
+        shrink_fairly(
+            all,
+            self.max_bytes / 8 * 7,
+            |(_, stops)| stops.bytes(),
+            |(key, stops), share| {
                 let before = stops.bytes();
                 let records = stops.shrink(share);
-                self.bytes -= before - stops.bytes();
+                freed += before - stops.bytes();
                 if records > 0 {
-                    dropped.push(((*key).clone(), records));
+                    dropped.push((key.clone(), records));
                 }
-            }
-        }
+                records
+            },
+        );
+        self.bytes -= freed;
         dropped
     }
 }

@@ -1,7 +1,5 @@
 //! Thread dumps of JVMs that have a deadlock or make no progress.
 
-use std::{collections::BTreeMap, sync::Arc};
-
 use libjvmprobe::{
     Result,
     render::{
@@ -16,7 +14,10 @@ use libjvmprobe::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{stops::share_of, window::JvmData};
+use crate::{
+    stops::{Lost, shrink_fairly},
+    window::JvmData,
+};
 
 /// Maximum length of the text about the threads in a dump, in bytes. As JSON, this text is at most twice as
 /// long, because only line breaks, tabs, quotation marks and backslashes are escaped. A dump must fit into a
@@ -170,9 +171,6 @@ fn shortened(text: &str, max: usize) -> String {
     short
 }
 
-/// Number of dumps that each tenant has lost.
-pub type Dropped = BTreeMap<Arc<str>, u64>;
-
 /// Returns the memory of the dumps of some JVMs, in bytes.
 pub fn size(jvms: &[JvmData]) -> usize {
     jvms.iter().map(size_of_dumps).sum()
@@ -185,38 +183,28 @@ fn size_of_dumps(jvm_data: &JvmData) -> usize {
 /// Drops dumps until the remaining ones take at most `max` bytes. Space is divided among tenants, then among
 /// the JVMs of each tenant. Of a JVM with too many dumps, the earliest ones remain. Returns the number of
 /// dropped dumps by tenant.
-pub fn bound(jvms: &mut [JvmData], max: usize) -> Dropped {
-    let mut dropped = Dropped::new();
-    if size(jvms) <= max {
-        return dropped;
-    }
-    let mut tenants: BTreeMap<Arc<str>, Vec<&mut JvmData>> = BTreeMap::new();
-    for jvm_data in jvms {
-        tenants.entry(jvm_data.identity.tenant()).or_default().push(jvm_data);
-    }
-    let of_tenant = |jvms: &Vec<&mut JvmData>| jvms.iter().map(|jvm| size_of_dumps(jvm)).sum();
-    let share = share_of(tenants.values().map(of_tenant), max);
-    for (tenant, jvms) in tenants {
-        let share = share_of(jvms.iter().map(|jvm_data| size_of_dumps(jvm_data)), share);
-        let mut lost = 0;
-        for jvm_data in jvms {
+pub fn bound(jvms: &mut [JvmData], max: usize) -> Lost {
+    let all = jvms.iter_mut().map(|jvm_data| (jvm_data.identity.tenant(), jvm_data));
+    shrink_fairly(
+        all,
+        max,
+        |jvm_data| size_of_dumps(jvm_data),
+        |jvm_data, share| {
             let (mut left, before) = (share, jvm_data.dumps.len());
             jvm_data.dumps.retain(|dump| {
                 let rest = left.checked_sub(dump.size());
                 left = rest.unwrap_or(0);
                 rest.is_some()
             });
-            lost += (before - jvm_data.dumps.len()) as u64;
-        }
-        if lost > 0 {
-            dropped.insert(tenant, lost);
-        }
-    }
-    dropped
+            (before - jvm_data.dumps.len()) as u64
+        },
+    )
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::window::Identity;
 
@@ -260,6 +248,6 @@ mod tests {
         assert!(size(&jvms) <= 10_000 && jvms[0].dumps.len() == 1);
         let left = jvms[1].dumps.len();
         assert!((1..50).contains(&left));
-        assert_eq!(dropped, Dropped::from([("container/noisy".into(), 50 - left as u64)]));
+        assert_eq!(dropped, Lost::from([("container/noisy".into(), 50 - left as u64)]));
     }
 }

@@ -3,11 +3,7 @@
 //! The size of a window is bounded. Space is divided among tenants first, and then among the JVMs of a
 //! tenant: see [`bound`].
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    mem::take,
-    sync::Arc,
-};
+use std::{collections::HashMap, mem::take, sync::Arc};
 
 use libjvmprobe::{
     stack::{
@@ -18,7 +14,7 @@ use libjvmprobe::{
 };
 
 use crate::{
-    stops::{AllStops, share_of, shrink_fairly},
+    stops::{AllStops, Lost, share_of, shrink_fairly},
     store::file::Stored,
     thread_dump::{self, ThreadDump},
     window::{HostTicks, JvmData, Window},
@@ -29,9 +25,6 @@ use crate::{
 const MAX_MERGED: usize = 48 << 20;
 /// Approximate maximum memory for the profiles of a window that is not merged yet, in bytes.
 pub const MAX_UNMERGED: usize = 16 << 20;
-
-/// Number of stacks that each tenant lost because it exceeded its share of a window.
-pub type Limited = BTreeMap<Arc<str>, u64>;
 
 /// Maximum memory for the records of stops in a merged window, in bytes: about 40,000 records. The longest
 /// stops of each JVM keep their records, and the others are added up.
@@ -54,14 +47,14 @@ pub struct Parts {
     bytes: usize,
     stops: AllStops<(u32, u64)>,
     slot_ns: u64,
-    limited: Limited,
+    limited: Lost,
 }
 
 impl Parts {
     /// Starts without windows. Time slots of the result are at least this long, in nanoseconds.
     pub fn new(slot_ns: u64) -> Self {
         let stops = AllStops::new(MAX_STOPS);
-        Self { windows: Vec::new(), bytes: 0, stops, slot_ns, limited: Limited::new() }
+        Self { windows: Vec::new(), bytes: 0, stops, slot_ns, limited: Lost::new() }
     }
 
     /// Adds a window. If the windows take too much memory, they are merged at once.
@@ -94,7 +87,7 @@ impl Parts {
     }
 
     /// Merges the windows. Also returns the number of stacks that each tenant lost because space ran out.
-    pub fn merge(mut self) -> (Stored, Limited) {
+    pub fn merge(mut self) -> (Stored, Lost) {
         let mut merged = self.merge_windows();
         for jvm_data in &mut merged.window.jvms {
             if let Some(stops) =
@@ -220,22 +213,15 @@ const DEFAULT_SLOT_NS: u64 = 5_000_000_000;
 /// Shrinks profiles until all of them together take at most about `max` bytes of memory. Space is divided
 /// among tenants, then among JVMs, then among profiles. A tenant with many distinct stacks loses its own
 /// rarest stacks, and a tenant within its share loses nothing. Returns the number of lost stacks by tenant.
-pub fn bound(jvms: &mut [JvmData], max: usize) -> Limited {
-    let mut limited = Limited::new();
-    if size(jvms) <= max {
-        return limited;
-    }
-    let mut tenants: BTreeMap<Arc<str>, Vec<&mut JvmData>> = BTreeMap::new();
-    for jvm_data in jvms {
-        tenants.entry(jvm_data.identity.tenant()).or_default().push(jvm_data);
-    }
-    let of_tenant = |jvms: &Vec<&mut JvmData>| jvms.iter().map(|jvm_data| size_of(jvm_data)).sum();
-    let share = share_of(tenants.values().map(of_tenant), max);
-    for (tenant, jvms) in tenants {
-        let share = share_of(jvms.iter().map(|jvm_data| size_of(jvm_data)), share);
-        let mut lost = 0;
-        for jvm_data in jvms {
+pub fn bound(jvms: &mut [JvmData], max: usize) -> Lost {
+    let all = jvms.iter_mut().map(|jvm_data| (jvm_data.identity.tenant(), jvm_data));
+    shrink_fairly(
+        all,
+        max,
+        |jvm_data| size_of(jvm_data),
+        |jvm_data, share| {
             let share = share_of(jvm_data.profiles.iter().map(Profile::size), share);
+            let mut lost = 0;
             for profile in jvm_data.profiles.iter_mut().filter(|profile| profile.size() > share) {
                 // Samples that differ only in the processor or the trace context are merged first. That does not lose
                 // a stack.
@@ -247,18 +233,15 @@ pub fn bound(jvms: &mut [JvmData], max: usize) -> Limited {
                 profile.shrink(share);
                 lost += before.saturating_sub(profile.samples.len()) as u64;
             }
-        }
-        if lost > 0 {
-            limited.insert(tenant, lost);
-        }
-    }
-    limited
+            lost
+        },
+    )
 }
 
 /// Drops attributes until the identities of all JVMs have at most about `max` bytes as JSON, so that one tenant's JVMs
 /// cannot make the window too large for the reader. An identity that exceeds its share keeps the attributes that
 /// determine the tenant. Returns the number of lost attributes by tenant.
-pub fn bound_identities(jvms: &mut [JvmData], max: usize) -> Limited {
+pub fn bound_identities(jvms: &mut [JvmData], max: usize) -> Lost {
     let identities = jvms.iter_mut().map(|jvm| (jvm.identity.tenant(), &mut jvm.identity));
     shrink_fairly(
         identities,
@@ -283,6 +266,8 @@ fn size_of(jvm_data: &JvmData) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use libjvmprobe::stack::{Frame, Kind, profile::Sample};
 
     use super::*;
@@ -325,7 +310,7 @@ mod tests {
         let mut jvms: Vec<_> = (0..20).map(|_| jvm("noisy", 1000)).collect();
         jvms.push(jvm("quiet", 2000));
         let limited = bound_identities(&mut jvms, 10_000);
-        assert_eq!(limited, Limited::from([("container/noisy".into(), 20)]));
+        assert_eq!(limited, Lost::from([("container/noisy".into(), 20)]));
         assert!(jvms[..20].iter().all(|jvm| &*jvm.identity.tenant() == "container/noisy"));
         assert_eq!(jvms[20].identity.attributes.len(), 2);
         assert!(bound_identities(&mut jvms, 10_000).is_empty());
@@ -361,7 +346,7 @@ mod tests {
         assert!(noisy < 20_000, "{noisy}");
         // The sum of samples is unchanged, and lost stacks are reported.
         assert_eq!(total_samples(&jvms[1]), 20_000);
-        assert_eq!(limited, Limited::from([("container/noisy".into(), (20_000 - noisy) as u64)]));
+        assert_eq!(limited, Lost::from([("container/noisy".into(), (20_000 - noisy) as u64)]));
         assert!(bound(&mut jvms, max).is_empty());
     }
 

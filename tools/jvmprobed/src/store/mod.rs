@@ -18,13 +18,7 @@ pub mod name;
 pub mod profiles;
 pub mod reader;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    io,
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, io, path::Path, time::Duration};
 
 use anyhow::Result;
 use libjvmprobe::render::units;
@@ -32,6 +26,7 @@ use rustix::io::Errno;
 
 pub use crate::store::file::Stored;
 use crate::{
+    stops::Lost,
     store::{
         folder::Folder,
         keep::{AgeClock, Bounds, Entry, Now, Step},
@@ -67,7 +62,7 @@ pub struct Store {
     clock: AgeClock,
     /// Number of stacks that each tenant lost because it exceeded its share, since [`Store::take_limited`]
     /// was last called.
-    limited: BTreeMap<Arc<str>, u64>,
+    limited: Lost,
     counts: Counts,
     /// Whether an error was logged since the last window that could be written.
     has_warned: bool,
@@ -93,7 +88,7 @@ impl Store {
             entries: Vec::new(),
             replaced: HashMap::new(),
             clock: AgeClock::default(),
-            limited: BTreeMap::new(),
+            limited: Lost::new(),
             counts: Counts::default(),
             has_warned: false,
         };
@@ -159,11 +154,11 @@ impl Store {
     }
 
     /// Returns the number of stacks that each tenant has lost since the last call because it exceeded its share.
-    pub fn take_limited(&mut self) -> BTreeMap<Arc<str>, u64> {
+    pub fn take_limited(&mut self) -> Lost {
         std::mem::take(&mut self.limited)
     }
 
-    fn add_limited(&mut self, limited: merge::Limited) {
+    fn add_limited(&mut self, limited: Lost) {
         for (tenant, stacks) in limited {
             let sum = self.limited.entry(tenant).or_default();
             *sum = sum.saturating_add(stacks);
