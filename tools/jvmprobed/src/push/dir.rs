@@ -4,16 +4,18 @@
 //! A file is complete or absent. The program that reads the directory has to remove the files; jvmprobed removes none.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use libjvmprobe::{render::formats::pprof, stack::profile::Profile};
 
 use crate::{
-    push::{client::Outcome, queue::Header, samples},
+    push::{
+        client::Outcome,
+        queue::{Header, write_file},
+        samples,
+    },
     window::{Identity, Window},
 };
 
@@ -96,23 +98,7 @@ fn write(folder: &Path, name: &str, body: &[u8]) -> io::Result<()> {
     }
     let Some(path) = free_path(folder, name, body)? else { return Ok(()) };
     let temporary = folder.join(format!(".{name}.tmp"));
-    let written = (|| {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o640)
-            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
-            .open(&temporary)?;
-        file.write_all(body)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        File::open(folder)?.sync_all()
-    })();
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written
+    write_file(folder, (&temporary, &path), 0o640, &[body])
 }
 
 #[cfg(test)]

@@ -349,25 +349,8 @@ impl Queue {
         line.push(b'\n');
         let path = self.path(number);
         let temporary = path.with_extension("tmp");
-        let written = (|| {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .custom_flags(no_follow())
-                .open(&temporary)?;
-            file.write_all(&line)?;
-            file.write_all(body)?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
-            File::open(&self.folder)?.sync_all()
-        })();
-        if written.is_err() {
-            // The failed step decides which of the two files exists.
-            let _ = (fs::remove_file(&temporary), fs::remove_file(&path));
-        }
-        written.map(|()| line.len() as u64 + length)
+        write_file(&self.folder, (&temporary, &path), 0o600, &[&line, body])?;
+        Ok(line.len() as u64 + length)
     }
 
     fn find_entries(&mut self) -> io::Result<()> {
@@ -417,6 +400,34 @@ pub fn private_folder(folder: &Path) -> Result<()> {
         fchmod(&fd, Mode::from_raw_mode(0o700))?;
     }
     Ok(())
+}
+
+/// Writes a new file with this content in a folder. The file gets its name, the second one, when it is complete and
+/// on disk.
+pub(super) fn write_file(
+    folder: &Path,
+    (temporary, path): (&Path, &Path),
+    mode: u32,
+    parts: &[&[u8]],
+) -> io::Result<()> {
+    let written = (|| {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(mode)
+            .custom_flags(no_follow())
+            .open(temporary)?;
+        parts.iter().try_for_each(|part| file.write_all(part))?;
+        file.sync_all()?;
+        fs::rename(temporary, path)?;
+        File::open(folder)?.sync_all()
+    })();
+    if written.is_err() {
+        // The failed step decides which of the two files exists.
+        let _ = (fs::remove_file(temporary), fs::remove_file(path));
+    }
+    written
 }
 
 fn no_follow() -> i32 {
