@@ -295,7 +295,6 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
         ("JavaThread", "_threadObj", 32),
         ("JavaThread", "_osthread", 40),
         ("OSThread", "_thread_id", 8),
-        ("JavaThread", "_thread_state", 8),
         ("JavaThread", "_current_pending_monitor", 48),
         ("JavaThread", "_current_waiting_monitor", 56),
         ("JavaThread", "_stack_base", 16),

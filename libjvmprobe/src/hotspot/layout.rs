@@ -19,7 +19,7 @@
 //! | 25 | nmethods have separately allocated metadata; ZGC counts by NUMA node |
 //! | 26 | the CDS archive's bounds are called `_aot_metaspace`; nmethods have one deoptimisation handler instead of two, one of which was for method handle calls; Shenandoah counts used bytes in its free set |
 //! | 27 | builds without JVMCI do not export `_tenure_traps` of `MethodData`, from which the offset of the invocation counter is derived; the generations of Parallel are fields of the heap instead of statics |
-//! | 28 | the states of a JavaThread have other numbers, and so have the flags of fields (value classes) |
+//! | 28 | the flags of fields have other numbers (value classes) |
 
 /// Prefix of the mangled names of statics that hold the entry points of stubs; see [`super::code`].
 pub(super) const STUBS: &str = "_ZN12StubRoutines";
@@ -474,7 +474,6 @@ table! {
     AttachThreadTable   Symbol [23 "_ZTV20AttachListenerThread"] for ThreadCounts;
     RecorderThreadTable Symbol [23 "_ZTV17JfrRecorderThread"] for ThreadCounts;
     ThreadObject        Offset [8 "JavaThread::_threadObj"] for ThreadDump;
-    ThreadState         Offset [8 "JavaThread::_thread_state"] for ThreadDump;
     Anchor              Offset [8 "JavaThread::_anchor"] for ThreadDump;
     AnchorSp            Offset [8 "JavaFrameAnchor::_last_Java_sp"] for ThreadDump;
     AnchorPc            Offset [8 "JavaFrameAnchor::_last_Java_pc"] for ThreadDump;

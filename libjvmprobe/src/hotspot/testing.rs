@@ -220,7 +220,7 @@ pub(super) fn java_threads(image: &mut Image, threads: &[Addr]) {
 
 /// Offsets of the fields of a fake JVM's classes and threads: class, field, offset.
 #[cfg(test)]
-const THREAD_FIELDS: [(&str, &str, u64); 23] = [
+const THREAD_FIELDS: [(&str, &str, u64); 22] = [
     ("ThreadsList", "_length", 0),
     ("ThreadsList", "_threads", 8),
     ("Klass", "_super", 0),
@@ -237,7 +237,6 @@ const THREAD_FIELDS: [(&str, &str, u64); 23] = [
     ("JavaThread", "_osthread", 0),
     ("OSThread", "_thread_id", 0),
     ("JavaThread", "_threadObj", 8),
-    ("JavaThread", "_thread_state", 16),
     ("JavaThread", "_current_pending_monitor", 24),
     ("JavaThread", "_current_waiting_monitor", 32),
     ("JavaThread", "_stack_base", 40),

@@ -1,10 +1,9 @@
 //! Java threads with their states, and with what each of them waits for.
 //!
 //! Sources: hotspot/share/runtime/{javaThread,osThread,objectMonitor,lockStack,basicLock}.hpp,
-//! classfile/{javaClasses,javaThreadStatus}.hpp, utilities/globalDefinitions.hpp (`JavaThreadState`); java.base's
-//! java/lang/{Thread,String}.java and java/util/concurrent/locks/AbstractOwnableSynchronizer.java. A thread is in the
-//! list of JavaThreads, and its name and status are fields of its `java.lang.Thread` object (since JDK 19, partly of a
-//! `Thread$FieldHolder`).
+//! classfile/{javaClasses,javaThreadStatus}.hpp; java.base's java/lang/{Thread,String}.java and
+//! java/util/concurrent/locks/AbstractOwnableSynchronizer.java. A thread is in the list of JavaThreads, and its name and
+//! status are fields of its `java.lang.Thread` object (since JDK 19, partly of a `Thread$FieldHolder`).
 //!
 //! The owner of a monitor is stored in several forms:
 //!
@@ -62,8 +61,6 @@ use crate::{
     process::{memory::Memory, reader::within},
 };
 
-/// The first JDK whose JavaThreadState has no transition states.
-const FIRST_WITHOUT_TRANSITIONS: u32 = 28;
 /// Maximum time for all threads. Threads that could not be read by then have no name and no status.
 const MAX_TIME: Duration = Duration::from_secs(2);
 
@@ -86,8 +83,6 @@ pub struct JavaThread {
     pub priority: Option<i32>,
     /// Its status as Java code sees it.
     pub status: Option<ThreadStatus>,
-    /// Its state in the VM.
-    pub vm_state: Option<VmState>,
     /// The object that it waits for. `None` also for a thread that was notified and enters its monitor again.
     pub blocked_on: Option<BlockedOn>,
     /// Number of the virtual thread that is mounted on it.
@@ -157,70 +152,6 @@ impl ThreadStatus {
 
     fn is_parked(self) -> bool {
         matches!(self, Self::Parked | Self::ParkedTimed)
-    }
-}
-
-/// State of a thread in the VM: `JavaThreadState`. In the states whose names end in `Trans`, the thread changes from
-/// the state of that name to another one; JDK 28 has none of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names are those of HotSpot")]
-pub enum VmState {
-    Uninitialized,
-    New,
-    NewTrans,
-    InNative,
-    InNativeTrans,
-    InVm,
-    InVmTrans,
-    InJava,
-    InJavaTrans,
-    Blocked,
-    BlockedTrans,
-    /// Another value.
-    Unknown(u32),
-}
-
-impl VmState {
-    /// Decodes a JavaThreadState of a JDK. Up to JDK 27, the states whose names end in `Trans` have odd
-    /// numbers.
-    fn of(raw: u32, major: u32) -> Self {
-        let raw = match raw {
-            raw @ 1..6 if major >= FIRST_WITHOUT_TRANSITIONS => raw * 2,
-            raw if major >= FIRST_WITHOUT_TRANSITIONS && raw != 0 => return Self::Unknown(raw),
-            raw => raw,
-        };
-        match raw {
-            0 => Self::Uninitialized,
-            2 => Self::New,
-            3 => Self::NewTrans,
-            4 => Self::InNative,
-            5 => Self::InNativeTrans,
-            6 => Self::InVm,
-            7 => Self::InVmTrans,
-            8 => Self::InJava,
-            9 => Self::InJavaTrans,
-            10 => Self::Blocked,
-            11 => Self::BlockedTrans,
-            raw => Self::Unknown(raw),
-        }
-    }
-
-    /// Returns HotSpot's name of the state, for example `_thread_in_native`.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::Uninitialized => "_thread_uninitialized",
-            Self::New => "_thread_new",
-            Self::NewTrans => "_thread_new_trans",
-            Self::InNative => "_thread_in_native",
-            Self::InNativeTrans => "_thread_in_native_trans",
-            Self::InVm => "_thread_in_vm",
-            Self::InVmTrans => "_thread_in_vm_trans",
-            Self::InJava => "_thread_in_Java",
-            Self::InJavaTrans => "_thread_in_Java_trans",
-            Self::Blocked => "_thread_blocked",
-            Self::BlockedTrans => "_thread_blocked_trans",
-            Self::Unknown(_) => "unknown",
-        }
     }
 }
 
@@ -310,7 +241,6 @@ pub(super) fn held(
 #[derive(Clone, Debug, Default)]
 struct Facts {
     tid: Option<u32>,
-    vm_state: Option<VmState>,
     java: Option<JavaSide>,
     block: Option<Block>,
     mounted: Option<u64>,
@@ -319,7 +249,7 @@ struct Facts {
 }
 
 impl Facts {
-    /// Whether two reads agree. The state in the VM is not compared, because it changes too often.
+    /// Whether two reads agree.
     fn agrees(&self, other: &Self) -> bool {
         self.is_complete
             && other.is_complete
@@ -388,7 +318,7 @@ struct ReadThread {
 
 /// Combines the data of a thread with the owner of the object that it waits for.
 fn finished(thread: ReadThread, owner: Owner) -> JavaThread {
-    let Facts { tid, vm_state, java, block, mounted, .. } = thread.facts;
+    let Facts { tid, java, block, mounted, .. } = thread.facts;
     // If the owner is the waiting thread itself, this thread has acquired the object after its wait was read.
     // It is then unknown which thread owned the object before.
     let owner = if owner == Owner::Thread(thread.address) { Owner::Unknown } else { owner };
@@ -402,7 +332,6 @@ fn finished(thread: ReadThread, owner: Owner) -> JavaThread {
         is_daemon: state.map(|state| state.is_daemon),
         priority: state.map(|state| state.priority),
         status: state.map(|state| state.status),
-        vm_state,
         blocked_on: block.map(|Block { kind, object, class, .. }| BlockedOn {
             kind,
             object,

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Block, BlockKind, Facts, JavaSide, JavaState, JavaThread, MonitorWords, ReadThread,
-    StoredOwner, ThreadStatus, VmState, finished,
+    StoredOwner, ThreadStatus, finished,
 };
 use crate::{
     Addr, Error, Result,
@@ -58,7 +58,6 @@ pub(in crate::hotspot) struct Offsets {
     /// `None` with the Zero VM, which does not export this field.
     os_thread_id: Option<u64>,
     pub(in crate::hotspot) object: u64,
-    state: u64,
     pub(super) pending: u64,
     pub(super) waiting: u64,
     pub(super) stack_base: u64,
@@ -84,7 +83,6 @@ impl Offsets {
             os_thread: layout.get(Item::OsThread)?,
             os_thread_id: layout.get(Item::OsThreadId).ok(),
             object: layout.get(Item::ThreadObject)?,
-            state: layout.get(Item::ThreadState)?,
             pending: layout.get(Item::PendingMonitor)?,
             waiting: layout.get(Item::WaitingMonitor)?,
             stack_base: layout.get(Item::StackBase)?,
@@ -278,20 +276,17 @@ impl Reader {
     /// [`Pages::read_batched`] can read the missing pages of all parts in one request.
     fn facts(&mut self, pages: &mut Pages<'_>, thread: Addr) -> Facts {
         let tid = self.tid(pages, thread);
-        let vm_state = at(thread, self.offsets.state).and_then(|state| pages.u32(state));
         let monitor = self.monitor(pages, thread);
         let java = self.java_side(pages, thread);
         let mounted = self.mounted_number(pages, thread);
         let is_complete = mounted.is_ok();
-        let is_complete =
-            is_complete && tid.is_ok() && vm_state.is_ok() && monitor.is_ok() && java.is_ok();
+        let is_complete = is_complete && tid.is_ok() && monitor.is_ok() && java.is_ok();
         let (java, parked_on) = java.ok().flatten().unzip();
         let parked_on = parked_on.unwrap_or(Ok(None));
         let has_object = java.as_ref().is_none_or(|java| java.is_complete);
         let is_complete = is_complete && has_object && parked_on.is_ok();
         Facts {
             tid: tid.ok().flatten(),
-            vm_state: vm_state.ok().map(|raw| VmState::of(raw, self.layout.major)),
             java,
             block: monitor.ok().flatten().or(parked_on.ok().flatten()),
             mounted: mounted.ok().flatten(),

@@ -160,7 +160,6 @@ fn threads_are_read_with_names_and_states() {
             is_daemon: Some(true),
             priority: Some(6),
             status: Some(ThreadStatus::Runnable),
-            vm_state: Some(VmState::InNative),
             blocked_on: None,
             mounted: None,
             is_moving: false,
@@ -364,7 +363,7 @@ fn object_of_another_thread_is_not_used() {
     jvm.set(first, 32, second.0);
     let thread = jvm.read(17).remove(0);
     assert_eq!((thread.name, thread.object, thread.is_moving), (None, None, true));
-    assert_eq!(thread.vm_state, Some(VmState::InNative));
+    assert_eq!(thread.tid, Some(100));
 }
 
 /// Adds an interpreted frame whose list of monitors contains `objects`, the latest first. Returns its frame pointer.
@@ -497,19 +496,4 @@ fn statuses_are_decoded() {
         assert_eq!(ThreadStatus::of(raw).text(), text);
     }
     assert_eq!(ThreadStatus::of(7), ThreadStatus::Unknown(7));
-    for (raw, in_28, text) in [
-        (0, 0, "_thread_uninitialized"),
-        (2, 1, "_thread_new"),
-        (4, 2, "_thread_in_native"),
-        (6, 3, "_thread_in_vm"),
-        (8, 4, "_thread_in_Java"),
-        (10, 5, "_thread_blocked"),
-    ] {
-        assert_eq!((VmState::of(raw, 27).text(), VmState::of(in_28, 28).text()), (text, text));
-    }
-    assert_eq!(VmState::of(1, 27), VmState::Unknown(1));
-    assert_eq!(VmState::of(11, 8), VmState::BlockedTrans);
-    for raw in [6, 10, u32::MAX] {
-        assert_eq!(VmState::of(raw, 28), VmState::Unknown(raw));
-    }
 }

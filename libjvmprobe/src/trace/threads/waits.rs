@@ -209,7 +209,6 @@ mod tests {
             is_daemon: None,
             priority: None,
             status: None,
-            vm_state: None,
             blocked_on,
             mounted,
             is_moving: false,
