@@ -434,7 +434,9 @@ pub(crate) fn everything(given: &[u8]) {
     let _ = virtual_threads::read(&memory, &layout.of_jdk(21), &classes, max);
     let _ = instance_sizes(&memory, &layout);
     for major in [8, 17] {
-        let _ = walking::layout(&memory, &layout.of_jdk(major));
+        if let Ok(found) = walking::layout(&memory, &layout.of_jdk(major)) {
+            assert!(found.blob_bytes <= walking::MAX_BLOB_BYTES);
+        }
     }
     read_code(&memory, &layout, fake.code);
     read_heap(&memory, &layout);

@@ -268,16 +268,6 @@ fn parked_thread_is_read_with_its_blocker_and_both_kinds_of_frames() {
 }
 
 #[test]
-fn jdk_before_21_has_no_virtual_threads() {
-    let jvm = Jvm::new();
-    let layout = jvm.image.read().unwrap().of_jdk(17);
-    assert_eq!(
-        read(&own_memory(), &layout, &BootClasses::default(), MAX_VIRTUAL_THREADS).unwrap(),
-        VirtualThreads::default()
-    );
-}
-
-#[test]
 fn cyclic_nodes_and_implausible_tables_terminate() {
     let mut jvm = Jvm::new();
     let node = jvm.node;
