@@ -75,9 +75,29 @@ impl Collector {
         }
     }
 
+    /// Returns the collector with this [`name`](Self::name).
+    pub fn named(name: &str) -> Self {
+        use Collector::{
+            Cms, Epsilon, G1, GenerationalShenandoah, GenerationalZ, Parallel, Serial, Shenandoah,
+            Unknown, Z,
+        };
+        let all = [
+            Serial,
+            Parallel,
+            Cms,
+            G1,
+            Z,
+            GenerationalZ,
+            Shenandoah,
+            GenerationalShenandoah,
+            Epsilon,
+        ];
+        all.into_iter().find(|collector| collector.name() == name).unwrap_or(Unknown)
+    }
+
     /// Whether this collector frees memory while the application runs, so that the heap sizes
     /// before and after a pause do not show how much it has freed.
-    pub(crate) fn is_concurrent(self) -> bool {
+    pub fn is_concurrent(self) -> bool {
         matches!(
             self,
             Self::Z

@@ -7,19 +7,19 @@ use libjvmprobe::{
     bpf::clock,
     hotspot::HotSpot,
     render::{
-        columns::{fit, wrap},
+        columns::wrap,
         formats::jfr::{self, file::RecordingFiles},
         output::Output,
-        stops::{OPERATION, Row, head, size, suffix},
-        table::{RuledTable, Times, lost_line},
-        units::{bytes, count, millis, percent, span},
+        stops::{Row, head, operations, size, suffix, totals},
+        table::Times,
+        units::{bytes, span},
     },
     trace::{
         self,
         pauses::{
             Sink,
-            record::{Cycle, Pool, Record, Request, Stop},
-            summary::{Stats, Summary},
+            record::{Cycle, Limited, Pool, Record, Request, Stop},
+            summary::Summary,
         },
     },
 };
@@ -195,7 +195,9 @@ impl Report {
             summary.collector,
             span(summary.duration_ns),
         ))?;
-        self.operations(summary)?;
+        if let Some(table) = operations(summary, &Limited::default(), self.safepoints) {
+            self.out.lines(&table)?;
+        }
         for line in totals(summary) {
             self.out.lines(&wrap(&line))?;
         }
@@ -210,86 +212,4 @@ impl Report {
         }
         Ok(())
     }
-
-    fn operations(&mut self, summary: &Summary) -> Result<()> {
-        let shown: Vec<_> =
-            summary.operations.iter().filter(|op| op.gc || self.safepoints).collect();
-        if shown.is_empty() {
-            return Ok(());
-        }
-        let head = ["OPERATION", "(ms)", "COUNT", "TOTAL", "MEAN", "P50", "P90", "P99", "MAX"];
-        let mut table = RuledTable::new(&head, 2..head.len());
-        for op in shown {
-            let count = op.count.to_string();
-            let name = fit(&op.op, OPERATION);
-            if let Some(pause) = &op.pause {
-                table.row(cells([&name, "PAUSE", &count], pause));
-                table.row(cells(["", "STOPPED", ""], &op.stopped));
-            } else {
-                table.row(cells([&name, "STOPPED", &count], &op.stopped));
-            }
-        }
-        self.out.lines(&table.text())
-    }
-}
-
-fn cells(head: [&str; 3], stats: &Stats) -> Vec<String> {
-    let times =
-        [stats.total_ns, stats.mean_ns, stats.p50_ns, stats.p90_ns, stats.p99_ns, stats.max_ns];
-    head.into_iter().map(str::to_owned).chain(times.map(millis)).collect()
-}
-
-fn totals(s: &Summary) -> Vec<String> {
-    let wall = s.duration_ns as f64;
-    let stopped = |times, ns: u64| {
-        let share = percent(ns as f64, wall);
-        format!("{} for {}: {share} of the time", count(times, "time"), span(ns))
-    };
-    let mut first = match s.pauses {
-        0 => "GC did not stop the application".to_owned(),
-        times => format!("GC stopped the application {}", stopped(times, s.stopped_ns)),
-    };
-    // With a concurrent collector, a collection is a cycle, so the rate is printed with the number of
-    // cycles.
-    let cycles_rate = match s.concurrent {
-        false if s.collections == 0 => String::new(),
-        false => {
-            first += &format!(
-                "; {}, {} full, {:.1} per minute",
-                count(s.collections, "collection"),
-                s.full,
-                s.collections_per_minute
-            );
-            String::new()
-        }
-        true => format!(", {:.1} per minute", s.collections_per_minute),
-    };
-    let mut lines = vec![first];
-    if let Some(ns) = s.cpu_wait_ns.filter(|_| s.long_cpu_waits > 0) {
-        let mut line = format!(
-            "GC waited {} for a CPU: {} of the time in pauses",
-            span(ns),
-            percent(ns as f64, s.stopped_ns as f64)
-        );
-        if let Some(periods) = s.throttled_periods.filter(|&periods| periods > 0) {
-            line += &format!("; CPU quota used up {}", count(periods, "time"));
-        }
-        lines.push(line);
-    }
-    if s.safepoints > 0 {
-        lines
-            .push(format!("Other safepoints stopped it {}", stopped(s.safepoints, s.safepoint_ns)));
-    }
-    if s.cycles > 0 {
-        lines.push(format!(
-            "Concurrent cycles: {}{cycles_rate}, {} in total, while the application was running",
-            s.cycles,
-            span(s.cycle_ns),
-        ));
-    }
-    if let (Some(freed), Some(rate)) = (s.freed_bytes, s.allocated_bytes_per_second) {
-        lines.push(format!("Freed {}; allocation rate {}/s", bytes(freed), bytes(rate as u64)));
-    }
-    lines.extend(lost_line(s.lost));
-    lines
 }

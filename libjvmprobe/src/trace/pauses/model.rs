@@ -69,11 +69,7 @@ impl Jvm {
         let facts = JvmFacts { pid: self.pid, hotspot, operations: &self.operations };
         let record = self.assembler.process_event(event, &facts)?;
         if let Some(totals) = &mut self.totals {
-            match &record {
-                Record::Pause(stop) | Record::Safepoint(stop) => totals.stop(stop),
-                Record::Cycle(cycle) => totals.cycle(cycle.duration_ns),
-                Record::Summary(_) | Record::Lost(_) | Record::Limited(_) => {}
-            }
+            totals.add(&record);
         }
         Some(record)
     }
@@ -124,7 +120,7 @@ impl Jvm {
         let totals = self.totals.as_ref()?;
         let name = JvmName {
             pid: self.pid,
-            collector: hotspot.map_or(Collector::Unknown, |h| h.collector).name(),
+            collector: hotspot.map_or(Collector::Unknown, |h| h.collector).name().into(),
             version: hotspot.map(|h| h.version.clone()),
         };
         let frees_in_pauses = hotspot.is_some_and(|h| !h.collector.is_concurrent());

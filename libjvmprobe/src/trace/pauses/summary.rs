@@ -9,7 +9,7 @@ use crate::{
     bpf::clock,
     trace::pauses::{
         histogram::Log2Histogram,
-        record::{NO_OPERATION, Stop},
+        record::{NO_OPERATION, Record, Stop},
     },
 };
 
@@ -23,7 +23,7 @@ pub struct Summary {
     /// The process.
     pub pid: u32,
     /// The collector.
-    pub collector: &'static str,
+    pub collector: String,
     /// Name and version of the JVM, if it reports them.
     pub jvm: Option<String>,
     /// Wall time that the totals cover.
@@ -172,7 +172,7 @@ struct Tally {
 
 /// Adds up one JVM's stops and cycles.
 #[derive(Debug)]
-pub(crate) struct Totals {
+pub struct Totals {
     begin_ns: u64,
     full: u64,
     /// Sums of the stops with collections, see [`Summary`].
@@ -203,7 +203,7 @@ struct HeapFlow {
 
 impl Totals {
     /// Starts counting at an instant on `CLOCK_MONOTONIC`.
-    pub(crate) fn new(begin_ns: u64, with_histograms: bool) -> Self {
+    pub fn new(begin_ns: u64, with_histograms: bool) -> Self {
         let histogram = || Log2Histogram::new("usecs");
         Self {
             begin_ns,
@@ -226,6 +226,16 @@ impl Totals {
         let mut next = Self::new(begin_ns, self.histograms.is_some());
         next.heap.last = self.heap.last;
         next
+    }
+
+    /// Adds a record, except sums of stops that were not recorded one by one.
+    pub fn add(&mut self, record: &Record) {
+        match record {
+            Record::Pause(stop) | Record::Safepoint(stop) => self.stop(stop),
+            Record::Cycle(cycle) => self.cycles.record(cycle.duration_ns),
+            Record::Lost(lost) => self.lost(lost.events()),
+            Record::Summary(_) | Record::Limited(_) => {}
+        }
     }
 
     /// Adds a stop, with or without collection.
@@ -256,11 +266,6 @@ impl Totals {
         }
     }
 
-    /// Adds a concurrent cycle.
-    pub(crate) fn cycle(&mut self, duration_ns: u64) {
-        self.cycles.record(duration_ns);
-    }
-
     /// Adds lost events.
     pub(crate) fn lost(&mut self, events: u64) {
         self.lost += events;
@@ -268,7 +273,7 @@ impl Totals {
 
     /// Returns the totals up to `end_ns`. `frees_in_pauses` is whether the collector frees memory in pauses
     /// only. Only then can freed and allocated bytes be computed from the heap sizes before and after pauses.
-    pub(crate) fn summary(&self, end_ns: u64, jvm: &JvmName, frees_in_pauses: bool) -> Summary {
+    pub fn summary(&self, end_ns: u64, jvm: &JvmName, frees_in_pauses: bool) -> Summary {
         let duration_ns = end_ns.saturating_sub(self.begin_ns);
         let seconds = (duration_ns as f64 / 1e9).max(1e-9);
         let of_kind =
@@ -301,7 +306,7 @@ impl Totals {
             time: clock::rfc3339(end_ns),
             ts_ns: end_ns,
             pid: jvm.pid,
-            collector: jvm.collector,
+            collector: jvm.collector.clone(),
             jvm: jvm.version.clone(),
             duration_ns,
             pauses: gc.iter().map(|t| t.stopped.histogram.len()).sum(),
@@ -345,13 +350,13 @@ const OTHERS: &str = "(others)";
 
 /// Process, collector and version of the JVM that a summary is about.
 #[derive(Clone, Debug)]
-pub(crate) struct JvmName {
+pub struct JvmName {
     /// The process.
-    pub(crate) pid: u32,
+    pub pid: u32,
     /// The collector.
-    pub(crate) collector: &'static str,
+    pub collector: String,
     /// Name and version of the JVM.
-    pub(crate) version: Option<String>,
+    pub version: Option<String>,
 }
 
 impl HeapFlow {
@@ -396,7 +401,7 @@ mod tests {
     }
 
     fn name() -> JvmName {
-        JvmName { pid: 1, collector: "G1", version: None }
+        JvmName { pid: 1, collector: "G1".into(), version: None }
     }
 
     #[test]
