@@ -70,17 +70,17 @@ impl Identities {
         Self { rules, ..Self::default() }
     }
 
-    /// Returns the identity of a JVM that was found; `None` if the rules drop it.
-    pub fn identify(&mut self, pid: u32, detected: JvmIdentity) -> Option<Arc<Identity>> {
+    /// Returns the identity of a JVM that was found. The registry has selected it by the same rules.
+    pub fn identify(&mut self, pid: u32, detected: JvmIdentity) -> Arc<Identity> {
         let JvmIdentity { name, started_ns, attributes, .. } = detected.clone();
         let mut identity = Identity { pid, started_ns, name, attributes };
-        apply(&self.rules.read(), &mut identity).then_some(())?;
+        let _ = apply(&self.rules.read(), &mut identity);
         // Claims are added after the rules have been applied, so that no rule can match them. Otherwise a
         // container that claims another namespace, for example, could escape the rules for its own namespace,
         // or match those for the other one.
         add_claims(&mut identity, &detected);
         self.set_restarts(&mut identity);
-        Some(identity.into())
+        identity.into()
     }
 
     /// Returns the identity of a JVM with the claims that have become known since it was identified; `None` if there are
@@ -204,9 +204,11 @@ mod tests {
             when = { "k8s.namespace.name" = "^(prod|batch)$", "service.name" = "^[^x]" }
             "#,
         );
-        let mut identities = Identities::new(Rules::new(config.unwrap().rules).into());
+        let rules = Arc::new(Rules::new(config.unwrap().rules));
+        let mut identities = Identities::new(Arc::clone(&rules));
         let mut identify = |name, namespace| {
-            let identity = identities.identify(7, detected(name, namespace))?;
+            rules.selects(&detected(name, namespace), true)?.then_some(())?;
+            let identity = identities.identify(7, detected(name, namespace));
             assert_eq!(identity.attributes.get("service.name"), Some(&identity.name));
             Some(identity.name.clone())
         };
@@ -223,16 +225,18 @@ mod tests {
             "[[rule]]\naction = \"drop\"\nwhen = { \"k8s.namespace.name\" = \"^batch$\" }\n\
              [[rule]]\naction = \"drop\"\nwhen = { \"service.name\" = \"^report$\" }",
         );
-        let mut identities = Identities::new(Rules::new(config.unwrap().rules).into());
+        let rules = Arc::new(Rules::new(config.unwrap().rules));
+        let mut identities = Identities::new(Arc::clone(&rules));
         let claims = [("k8s.namespace.name", "batch"), ("service.name", "report")];
         let unnamed = JvmIdentity { name: "Main".into(), ..JvmIdentity::default() };
-        let identity = identities.identify(7, claiming(claims, unnamed)).unwrap();
+        assert_eq!(rules.selects(&claiming(claims, unnamed.clone()), true), Some(true));
+        let identity = identities.identify(7, claiming(claims, unnamed));
         assert_eq!(identity.attributes["k8s.namespace.name"], "batch");
         assert_eq!((&*identity.name, &*identity.attributes[NAME]), ("report", "report"));
-        assert!(identities.identify(8, detected("shop", "batch")).is_none());
+        assert_eq!(rules.selects(&detected("shop", "batch"), true), Some(false));
         // A known namespace is not replaced.
         let identity = identities.identify(9, claiming(claims, detected("shop", "prod")));
-        assert_eq!(identity.unwrap().attributes["k8s.namespace.name"], "prod");
+        assert_eq!(identity.attributes["k8s.namespace.name"], "prod");
     }
 
     #[test]
@@ -247,9 +251,9 @@ mod tests {
         {
             let before = JvmIdentity { is_name_set, ..detected(name, "") };
             let after = claiming(claims, before.clone());
-            assert_eq!(identities.identify(7, after.clone()).unwrap().name, expected);
+            assert_eq!(identities.identify(7, after.clone()).name, expected);
             // The claim becomes known later.
-            let known = identities.identify(7, before.clone()).unwrap();
+            let known = identities.identify(7, before.clone());
             assert!(identities.update(&known, &before).is_none());
             let updated = identities.update(&known, &after).unwrap();
             assert_eq!((&*updated.name, &*updated.attributes[NAME]), (expected, expected));
@@ -262,12 +266,12 @@ mod tests {
     fn restarts_are_counted_for_a_bounded_number_of_names() {
         let mut identities = Identities::default();
         let restarts = |identity: &Identity| identity.attributes[RESTARTS_ATTRIBUTE].clone();
-        let first = identities.identify(1, detected("shop", "")).unwrap();
+        let first = identities.identify(1, detected("shop", ""));
         // A second JVM beside a running one is not a restart.
-        let second = identities.identify(2, detected("shop", "")).unwrap();
+        let second = identities.identify(2, detected("shop", ""));
         assert_eq!((restarts(&first), restarts(&second)), ("0".into(), "0".into()));
         identities.ended(&first);
-        let third = identities.identify(3, detected("shop", "")).unwrap();
+        let third = identities.identify(3, detected("shop", ""));
         assert_eq!(restarts(&third), "1");
         for number in 0..2 * MAX_NAMES {
             identities.identify(4, detected(&format!("job-{number}"), ""));

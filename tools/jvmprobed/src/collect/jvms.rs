@@ -35,7 +35,7 @@ const MAX_TIME_PER_JVM: Duration = Duration::from_millis(100);
 /// Part of a window that the gauges of all JVMs may take.
 const PART_FOR_ALL: u32 = 30;
 
-/// All running JVMs, and those that ended within the last two windows.
+/// All running JVMs, and those that ended within the last two windows. The registry publishes only JVMs that the rules select.
 #[derive(Debug)]
 pub struct Jvms {
     arrivals: Arrivals,
@@ -44,7 +44,7 @@ pub struct Jvms {
     window: Duration,
     identities: Identities,
     known: BTreeMap<u32, KnownJvm>,
-    /// New JVMs selected by the rules, which [`take_new`](Self::take_new) has not returned yet.
+    /// New JVMs, which [`take_new`](Self::take_new) has not returned yet.
     new: Vec<Arc<Identity>>,
     /// JVMs that were identified again. [`take_changed`](Self::take_changed) has not compared them yet.
     identified_again: Vec<(Arc<Target>, Arc<JvmIdentity>)>,
@@ -69,8 +69,7 @@ struct KnownJvm {
     target: Arc<Target>,
     /// Access to the JVM's own data; `None` if it cannot be read.
     hotspot: Option<Arc<HotSpot>>,
-    /// Identity; `None` if the rules drop the JVM.
-    identity: Option<Arc<Identity>>,
+    identity: Arc<Identity>,
     ended: Option<Instant>,
     /// See [`JvmIdentity::dropped_attributes`].
     dropped_attributes: u64,
@@ -104,7 +103,7 @@ impl Jvms {
         })
     }
 
-    /// Returns the JVMs that are new and selected by the rules.
+    /// Returns the new JVMs.
     pub fn take_new(&mut self) -> Vec<Arc<Identity>> {
         self.update();
         mem::take(&mut self.new)
@@ -118,12 +117,11 @@ impl Jvms {
             let known = self.known.get_mut(&target.pid().0);
             let known = known.filter(|known| Arc::ptr_eq(&known.target, &target));
             let Some(known) = known else { continue };
-            let Some(identity) = known.identity.as_mut() else { continue };
             let more = detected.dropped_attributes.saturating_sub(known.dropped_attributes);
             known.dropped_attributes += more;
-            self.dropped_attributes.push((Arc::clone(identity), more));
-            if let Some(new) = self.identities.update(identity, &detected) {
-                changed.push((mem::replace(identity, Arc::clone(&new)), new));
+            self.dropped_attributes.push((Arc::clone(&known.identity), more));
+            if let Some(new) = self.identities.update(&known.identity, &detected) {
+                changed.push((mem::replace(&mut known.identity, Arc::clone(&new)), new));
             }
         }
         changed
@@ -139,8 +137,8 @@ impl Jvms {
             let pid = arrival.target.pid().0;
             match self.known.get_mut(&pid) {
                 Some(known) if Arc::ptr_eq(&known.target, &arrival.target) => {
-                    // JVMs that the rules drop or that have ended are never read.
-                    let is_read = known.identity.is_some() && known.ended.is_none();
+                    // JVMs that have ended are never read.
+                    let is_read = known.ended.is_none();
                     known.hotspot = arrival.hotspot.ok().filter(|_| is_read);
                     known.values.reset();
                     let detected = arrival.identity.filter(|_| is_read);
@@ -158,15 +156,14 @@ impl Jvms {
         let identity = identity.map(Arc::unwrap_or_clone).unwrap_or_default();
         let dropped_attributes = identity.dropped_attributes;
         let identity = self.identities.identify(pid, identity);
-        self.new.extend(identity.clone());
-        self.dropped_attributes.extend(identity.clone().map(|jvm| (jvm, dropped_attributes)));
-        let hotspot = hotspot.ok().filter(|_| identity.is_some());
+        self.new.push(Arc::clone(&identity));
+        self.dropped_attributes.push((Arc::clone(&identity), dropped_attributes));
         // CPU time before this instant belongs to no window.
         let cpu_time = target.process.cpu_time();
         let known = KnownJvm {
             target,
-            hotspot,
-            identity: identity.clone(),
+            hotspot: hotspot.ok(),
+            identity: Arc::clone(&identity),
             ended: None,
             dropped_attributes,
             cpu_time,
@@ -174,19 +171,18 @@ impl Jvms {
         };
         let before = self.known.insert(pid, known);
         // The process of the previous entry runs another program now, or it has ended and its PID was reused.
-        if let Some(KnownJvm { identity: Some(old), ended: None, .. }) = before {
+        if let Some(KnownJvm { identity: old, ended: None, .. }) = before {
             self.identities.ended(&old);
             let key = |identity: &Identity| (identity.name.clone(), identity.started_ns);
             // A JVM with the same name and start time continues the metrics of the old one, so the old one is
             // not reported as ended.
-            if identity.is_none_or(|identity| key(&identity) != key(&old)) {
+            if key(&identity) != key(&old) {
                 self.replaced.push(old);
             }
         }
     }
 
-    /// Returns the identity of the JVM that a batch belongs to; `None` if a rule drops the JVM, or if it
-    /// ended more than two windows ago.
+    /// Returns the identity of the JVM that a batch belongs to; `None` if it ended more than two windows ago.
     pub fn identity(&mut self, pid: u32) -> Option<Arc<Identity>> {
         if !self.known.contains_key(&pid) {
             // A tracer may deliver data of a JVM before the registry's message about this JVM is received.
@@ -195,14 +191,9 @@ impl Jvms {
         self.known(pid)
     }
 
-    /// Returns the identity of a process that is already known and selected by the rules.
+    /// Returns the identity of a process that is already known.
     pub fn known(&self, pid: u32) -> Option<Arc<Identity>> {
-        self.known.get(&pid)?.identity.clone()
-    }
-
-    /// Returns whether a JVM is known and the rules drop it.
-    pub fn is_dropped(&self, pid: u32) -> bool {
-        self.known.get(&pid).is_some_and(|known| known.identity.is_none())
+        self.known.get(&pid).map(|known| Arc::clone(&known.identity))
     }
 
     /// Returns the number of processes that exited before they were examined, because many were starting.
@@ -210,7 +201,7 @@ impl Jvms {
         self.registry.exited_unexamined()
     }
 
-    /// Detects JVMs that have ended. Returns those that the rules had selected.
+    /// Returns the JVMs that have ended since the last call.
     pub fn take_ended(&mut self) -> Vec<Arc<Identity>> {
         let now = Instant::now();
         let mut ended = mem::take(&mut self.replaced);
@@ -218,10 +209,8 @@ impl Jvms {
             if known.ended.is_none() && known.target.process.has_ended() {
                 known.ended = Some(now);
                 known.hotspot = None;
-                if let Some(identity) = &known.identity {
-                    self.identities.ended(identity);
-                    ended.push(Arc::clone(identity));
-                }
+                self.identities.ended(&known.identity);
+                ended.push(Arc::clone(&known.identity));
             }
         }
         let keep = 2 * self.window + KEEP_ENDED;
@@ -229,7 +218,7 @@ impl Jvms {
         ended
     }
 
-    /// Returns the gauges of running JVMs that the rules select; called once per window. If reading takes too
+    /// Returns the gauges of running JVMs; called once per window. If reading takes too
     /// long, the remaining JVMs are [left out](Self::without_gauges) and come first in the next window.
     /// `host_ticks` is the CPU time of the host's processors in the window.
     pub fn gauges(&mut self, host_ticks: Option<HostTicks>) -> Vec<(Arc<Identity>, Gauges)> {
@@ -239,10 +228,8 @@ impl Jvms {
         let host = self.reads_values.then(|| read_host(host_ticks));
         let mut read = Vec::new();
         for pid in sorted_after(self.known.keys().copied(), self.last_read) {
-            let Some(known) = self.known.get_mut(&pid) else { continue };
-            let Some(identity) = known.identity.clone().filter(|_| known.ended.is_none()) else {
-                continue;
-            };
+            let known = self.known.get_mut(&pid).filter(|known| known.ended.is_none());
+            let Some(known) = known else { continue };
             let now = Instant::now();
             let mut is_complete = now < until;
             if is_complete {
@@ -250,10 +237,10 @@ impl Jvms {
                 let (gauges, has_all) =
                     known.gauges(self.windows, host, until.min(now + MAX_TIME_PER_JVM));
                 is_complete = has_all;
-                read.push((Arc::clone(&identity), gauges));
+                read.push((Arc::clone(&known.identity), gauges));
             }
             if !is_complete {
-                self.left_out.push(identity);
+                self.left_out.push(Arc::clone(&known.identity));
             }
         }
         read
@@ -264,10 +251,9 @@ impl Jvms {
     pub fn cpu_times(&mut self) -> Vec<(Arc<Identity>, CpuTime)> {
         let mut all = Vec::new();
         for known in self.known.values_mut() {
-            let Some(identity) = &known.identity else { continue };
             let now = known.target.process.cpu_time();
             let used = now.zip(known.cpu_time).map(|(now, before)| now.since(before));
-            all.extend(used.map(|used| (Arc::clone(identity), used)));
+            all.extend(used.map(|used| (Arc::clone(&known.identity), used)));
             known.cpu_time = now;
         }
         all
@@ -278,12 +264,9 @@ impl Jvms {
         &self.left_out
     }
 
-    /// Returns the number of running JVMs that the rules select.
+    /// Returns the number of running JVMs.
     pub fn running(&self) -> usize {
-        self.known
-            .values()
-            .filter(|known| known.ended.is_none() && known.identity.is_some())
-            .count()
+        self.known.values().filter(|known| known.ended.is_none()).count()
     }
 }
 

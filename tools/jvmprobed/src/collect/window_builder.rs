@@ -262,7 +262,7 @@ impl WindowBuilder {
         what: &'static str,
     ) {
         let Some(identity) = jvms.identity(pid) else {
-            return self.add_unassigned(jvms, pid, events(&profile), what);
+            return self.add_unassigned(events(&profile), what);
         };
         let before = profile.without_span;
         profile.limit_spans(MAX_SPANS);
@@ -280,9 +280,9 @@ impl WindowBuilder {
         }
     }
 
-    /// Counts events without a known JVM as lost, unless the rules drop the JVM.
-    fn add_unassigned(&self, jvms: &Jvms, pid: u32, events: u64, what: &'static str) {
-        if !jvms.is_dropped(pid) && events > 0 {
+    /// Counts events without a known JVM as lost.
+    fn add_unassigned(&self, events: u64, what: &'static str) {
+        if events > 0 {
             self.totals.lock().add_lost(what, events);
         }
     }
@@ -329,7 +329,7 @@ impl WindowBuilder {
             matches!(*record, Record::Pause(_) | Record::Safepoint(_) | Record::Cycle(_));
         let Some(identity) = jvms.identity(pid) else {
             let limited = if let Record::Limited(limited) = &*record { limited.count() } else { 0 };
-            return self.add_unassigned(jvms, pid, limited + u64::from(is_event), "pauses");
+            return self.add_unassigned(limited + u64::from(is_event), "pauses");
         };
         let (tenant, totals) = (identity.tenant(), self.totals.clone());
         let mut totals = totals.lock();
