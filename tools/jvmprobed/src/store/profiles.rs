@@ -14,7 +14,6 @@
 //! each position in a list is checked.
 
 use std::{
-    collections::HashMap,
     hash::Hash,
     io::{self, Read, Write},
     mem::take,
@@ -22,6 +21,7 @@ use std::{
 };
 
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
+use indexmap::IndexSet;
 use libjvmprobe::stack::{
     Frame, Kind,
     profile::{FrameId, Measure, Profile, Sample},
@@ -118,8 +118,8 @@ pub fn read(from: impl Read) -> io::Result<Vec<(u32, Profile)>> {
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] if [`decode`] would refuse it as too large.
 pub fn encode<'a>(profiles: &[(u32, &'a Profile)]) -> io::Result<Vec<u8>> {
-    let (mut strings, mut frames) = (List::<&'a str>::new(), List::new());
-    let mut contexts = List::new();
+    let (mut strings, mut frames) = (IndexSet::<&'a str>::new(), IndexSet::new());
+    let mut contexts = IndexSet::new();
     // Profiles are encoded to a second buffer, because the lists of strings and frames are complete only
     // after the last profile.
     let mut rest = Vec::new();
@@ -140,18 +140,18 @@ pub fn encode<'a>(profiles: &[(u32, &'a Profile)]) -> io::Result<Vec<u8>> {
         put(&mut rest, (header, profile.samples.len()))?;
         let mut record = |frame: &'a Frame| FrameRecord {
             kind: frame.kind,
-            name: strings.position(&frame.name),
-            module: frame.module.as_deref().map(|module| strings.position(module)),
-            file: frame.file.as_deref().map(|file| strings.position(file)),
+            name: position(&mut strings, &frame.name),
+            module: frame.module.as_deref().map(|module| position(&mut strings, module)),
+            file: frame.file.as_deref().map(|file| position(&mut strings, file)),
             line: frame.line,
         };
         let positions: Vec<_> =
-            profile.frames().iter().map(|frame| frames.position(record(frame))).collect();
+            profile.frames().iter().map(|frame| position(&mut frames, record(frame))).collect();
         for sample in &profile.samples {
             let record = SampleRecord {
                 pid: sample.pid,
-                command: strings.position(&sample.command),
-                thread: strings.position(&sample.thread),
+                command: position(&mut strings, &sample.command),
+                thread: position(&mut strings, &sample.thread),
                 tid: sample.tid,
                 cpu: sample.cpu,
                 complete: sample.complete,
@@ -159,24 +159,26 @@ pub fn encode<'a>(profiles: &[(u32, &'a Profile)]) -> io::Result<Vec<u8>> {
                 unsure: sample.unsure,
                 count: sample.count,
                 things: sample.occurrences,
-                span: sample.span.map(|span| contexts.position(span)),
+                span: sample.span.map(|span| position(&mut contexts, span)),
             };
             let stack: Vec<_> = sample.stack.iter().map(|&id| positions[id as usize]).collect();
             put(&mut rest, (record, stack, &sample.times))?;
         }
     }
+    let (strings, frames) = (Vec::from_iter(strings), Vec::from_iter(frames));
+    let contexts = Vec::from_iter(contexts);
     let sizes = profiles.iter().map(|(_, profile)| size_of::<Profile>() + profile.size());
-    let frame_sizes = frames.elements.iter().flat_map(|frame| frame_size(frame, &strings.elements));
-    let positions = frames.elements.len() * size_of::<(u32, FrameId)>();
+    let frame_sizes = frames.iter().flat_map(|frame| frame_size(frame, &strings));
+    let positions = frames.len() * size_of::<(u32, FrameId)>();
     let memory = sizes.sum::<usize>()
         + frame_sizes.sum::<usize>()
         + positions
-        + STRING * strings.elements.len()
-        + size_of::<SpanContext>() * contexts.elements.len();
+        + STRING * strings.len()
+        + size_of::<SpanContext>() * contexts.len();
     let mut bytes = Vec::new();
-    put(&mut bytes, &strings.elements)?;
-    put(&mut bytes, &frames.elements)?;
-    put(&mut bytes, &contexts.elements)?;
+    put(&mut bytes, &strings)?;
+    put(&mut bytes, &frames)?;
+    put(&mut bytes, &contexts)?;
     if memory > MAX_MEMORY || bytes.len() + rest.len() > MAX_BYTES {
         return Err(invalid("the profiles are too large"));
     }
@@ -191,25 +193,10 @@ fn put(bytes: &mut Vec<u8>, value: impl Serialize) -> io::Result<()> {
     Ok(())
 }
 
-/// List of distinct elements in the order in which they were added.
-struct List<T> {
-    positions: HashMap<T, u32>,
-    elements: Vec<T>,
-}
-
-impl<T: Copy + Eq + Hash> List<T> {
-    fn new() -> Self {
-        Self { positions: HashMap::new(), elements: Vec::new() }
-    }
-
-    /// Returns the position of an element, and adds the element if it is new.
-    fn position(&mut self, element: T) -> u32 {
-        *self.positions.entry(element).or_insert_with(|| {
-            self.elements.push(element);
-            // The limit on memory allows far fewer than 2^32 elements.
-            u32::try_from(self.elements.len() - 1).unwrap_or(u32::MAX)
-        })
-    }
+/// Returns the position of an element, and adds the element if it is new.
+fn position<T: Eq + Hash>(set: &mut IndexSet<T>, element: T) -> u32 {
+    // The limit on memory allows far fewer than 2^32 elements.
+    u32::try_from(set.insert_full(element).0).unwrap_or(u32::MAX)
 }
 
 /// Decodes a file after decompression. Returns the profiles with the positions of their JVMs; `None` if the

@@ -1,7 +1,8 @@
 //! Dictionary that the profiles of a request share: strings, frames, stacks and attributes, each written once.
 
-use std::{collections::HashMap, hash::Hash};
+use std::hash::Hash;
 
+use indexmap::IndexSet;
 use libjvmprobe::stack::{Frame, Kind, span::SpanContext};
 use opentelemetry_proto::tonic::{
     common::v1::any_value::Value,
@@ -13,34 +14,11 @@ use opentelemetry_proto::tonic::{
 
 use crate::push::otlp::values::{any, text};
 
-/// Numbered set of distinct elements, in the order in which they were added.
-#[derive(Debug)]
-struct Table<T> {
-    ids: HashMap<T, i32>,
-}
-
-impl<T: Hash + Eq + Clone> Table<T> {
-    /// Creates a table with the null element, which has number 0.
-    fn new(nothing: T) -> Self {
-        Self { ids: HashMap::from([(nothing, 0)]) }
-    }
-
-    /// Returns the number of an element, and whether it is new.
-    fn id(&mut self, element: &T) -> (i32, bool) {
-        if let Some(&id) = self.ids.get(element) {
-            return (id, false);
-        }
-        // A request is closed long before it has 2^31 elements.
-        let id = i32::try_from(self.ids.len()).unwrap_or(i32::MAX);
-        self.ids.insert(element.clone(), id);
-        (id, true)
-    }
-
-    fn in_order(self) -> impl Iterator<Item = T> {
-        let mut all: Vec<_> = self.ids.into_iter().map(|(element, id)| (id, element)).collect();
-        all.sort_unstable_by_key(|(id, _)| *id);
-        all.into_iter().map(|(_, element)| element)
-    }
+/// Returns the number of an element, and whether it is new.
+fn number<T: Hash + Eq>(table: &mut IndexSet<T>, element: T) -> (i32, bool) {
+    let (at, is_new) = table.insert_full(element);
+    // A request is closed long before it has 2^31 elements.
+    (i32::try_from(at).unwrap_or(i32::MAX), is_new)
 }
 
 /// An attribute of a sample or a frame.
@@ -55,30 +33,30 @@ enum Attribute {
 /// type of the frame.
 type LocationKey = (i32, u32, i32, i32);
 
-/// The dictionary of one request.
+/// The dictionary of one request. Each table begins with the null element, which has number 0.
 #[derive(Debug)]
 pub struct Dictionary {
-    strings: Table<String>,
+    strings: IndexSet<String>,
     /// Functions, each as the numbers of its name and of its file in `strings`.
-    functions: Table<(i32, i32)>,
-    mappings: Table<i32>,
-    locations: Table<LocationKey>,
-    stacks: Table<Vec<i32>>,
-    attributes: Table<Attribute>,
-    links: Table<Option<SpanContext>>,
+    functions: IndexSet<(i32, i32)>,
+    mappings: IndexSet<i32>,
+    locations: IndexSet<LocationKey>,
+    stacks: IndexSet<Vec<i32>>,
+    attributes: IndexSet<Attribute>,
+    links: IndexSet<Option<SpanContext>>,
     size: usize,
 }
 
 impl Default for Dictionary {
     fn default() -> Self {
         Self {
-            strings: Table::new(String::new()),
-            functions: Table::new((0, 0)),
-            mappings: Table::new(0),
-            locations: Table::new((0, 0, 0, 0)),
-            stacks: Table::new(Vec::new()),
-            attributes: Table::new(Attribute::None),
-            links: Table::new(None),
+            strings: IndexSet::from([String::new()]),
+            functions: IndexSet::from([(0, 0)]),
+            mappings: IndexSet::from([0]),
+            locations: IndexSet::from([(0, 0, 0, 0)]),
+            stacks: IndexSet::from([Vec::new()]),
+            attributes: IndexSet::from([Attribute::None]),
+            links: IndexSet::from([None]),
             size: 0,
         }
     }
@@ -92,7 +70,7 @@ impl Dictionary {
 
     /// Returns the number of a string.
     pub fn string(&mut self, text: &str) -> i32 {
-        let (id, is_new) = self.strings.id(&text.to_owned());
+        let (id, is_new) = number(&mut self.strings, text.to_owned());
         self.size += if is_new { text.len() + 2 } else { 0 };
         id
     }
@@ -101,17 +79,17 @@ impl Dictionary {
     pub fn location(&mut self, frame: &Frame) -> i32 {
         let name = self.string(&frame.name);
         let file = frame.file.as_deref().map_or(0, |file| self.string(file));
-        let (function, is_new) = self.functions.id(&(name, file));
+        let (function, is_new) = number(&mut self.functions, (name, file));
         self.size += if is_new { 12 } else { 0 };
         let mapping = match frame.module.as_deref() {
             None => 0,
             Some(module) => {
                 let name = self.string(module);
-                self.mappings.id(&name).0
+                number(&mut self.mappings, name).0
             }
         };
         let kind = self.text_attribute("profile.frame.type", frame_type(frame.kind));
-        let (id, is_new) = self.locations.id(&(function, frame.line, mapping, kind));
+        let (id, is_new) = number(&mut self.locations, (function, frame.line, mapping, kind));
         self.size += if is_new { 16 } else { 0 };
         id
     }
@@ -119,7 +97,7 @@ impl Dictionary {
     /// Returns the number of a stack, which begins with the innermost frame.
     pub fn stack(&mut self, locations: Vec<i32>) -> i32 {
         let length = locations.len();
-        let (id, is_new) = self.stacks.id(&locations);
+        let (id, is_new) = number(&mut self.stacks, locations);
         self.size += if is_new { 3 * length + 4 } else { 0 };
         id
     }
@@ -127,7 +105,7 @@ impl Dictionary {
     /// Returns the number of an attribute with a string value.
     pub fn text_attribute(&mut self, name: &str, value: &str) -> i32 {
         let name = self.string(name);
-        let (id, is_new) = self.attributes.id(&Attribute::Text(name, value.to_owned()));
+        let (id, is_new) = number(&mut self.attributes, Attribute::Text(name, value.to_owned()));
         self.size += if is_new { value.len() + 10 } else { 0 };
         id
     }
@@ -135,14 +113,14 @@ impl Dictionary {
     /// Returns the number of an attribute with an integer value.
     pub fn number_attribute(&mut self, name: &str, value: i64) -> i32 {
         let name = self.string(name);
-        let (id, is_new) = self.attributes.id(&Attribute::Number(name, value));
+        let (id, is_new) = number(&mut self.attributes, Attribute::Number(name, value));
         self.size += if is_new { 14 } else { 0 };
         id
     }
 
     /// Returns the number of a link to a span.
     pub fn link(&mut self, span: SpanContext) -> i32 {
-        let (id, is_new) = self.links.id(&Some(span));
+        let (id, is_new) = number(&mut self.links, Some(span));
         self.size += if is_new { 30 } else { 0 };
         id
     }
@@ -183,15 +161,15 @@ impl Dictionary {
         };
         let mapping = |filename_strindex| Mapping { filename_strindex, ..Mapping::default() };
         ProfilesDictionary {
-            mapping_table: self.mappings.in_order().map(mapping).collect(),
-            location_table: self.locations.in_order().map(location).collect(),
-            function_table: self.functions.in_order().map(function).collect(),
-            link_table: self.links.in_order().map(link).collect(),
-            string_table: self.strings.in_order().collect(),
-            attribute_table: self.attributes.in_order().map(attribute).collect(),
+            mapping_table: self.mappings.into_iter().map(mapping).collect(),
+            location_table: self.locations.into_iter().map(location).collect(),
+            function_table: self.functions.into_iter().map(function).collect(),
+            link_table: self.links.into_iter().map(link).collect(),
+            string_table: self.strings.into_iter().collect(),
+            attribute_table: self.attributes.into_iter().map(attribute).collect(),
             stack_table: self
                 .stacks
-                .in_order()
+                .into_iter()
                 .map(|location_indices| Stack { location_indices })
                 .collect(),
         }
