@@ -1,6 +1,7 @@
 //! The origin of a class, such as a jar or a module, under the name by which a user would look for it.
 
 use libjvmprobe::hotspot::loaded::LoadedClass;
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
 /// Kind of an origin.
@@ -82,27 +83,7 @@ impl Origin {
 
 /// Decodes percent-encoding in a URL's path: `%20` is a space.
 fn decode_percent(path: &str) -> String {
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let hex = |digits: &[u8; 2]| {
-            let text = std::str::from_utf8(digits).ok()?;
-            // from_str_radix() would accept a sign.
-            text.bytes().all(|b| b.is_ascii_hexdigit()).then_some(())?;
-            u8::from_str_radix(text, 16).ok()
-        };
-        match (byte, after.first_chunk().and_then(hex)) {
-            (b'%', Some(value)) => {
-                bytes.push(value);
-                rest = after.get(2..).unwrap_or_default();
-            }
-            _ => {
-                bytes.push(byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(path).decode_utf8_lossy().into_owned()
 }
 
 /// Returns the package of a class; `None` for the unnamed package.

