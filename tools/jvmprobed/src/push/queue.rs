@@ -565,33 +565,6 @@ mod tests {
     }
 
     #[test]
-    fn failing_entry_is_sent_after_other_entries() {
-        let folder = tempfile::tempdir().unwrap();
-        let (mut queue, ledger) = open(folder.path(), 1 << 20);
-        queue.push(header(1), b"bad".to_vec());
-        queue.push(header(2), b"good".to_vec());
-        let bad = queue.oldest().unwrap();
-        // A target that accepts no request at all is down, so no entry is blamed for the failures.
-        assert_eq!(queue.mark_failed(bad.number, 5), None);
-        for _ in 0..10 {
-            let entry = queue.oldest().unwrap();
-            assert_eq!(queue.mark_failed(entry.number, 5), None);
-        }
-        let good = std::iter::from_fn(|| {
-            let entry = queue.oldest().unwrap();
-            let is_good = entry.body == b"good";
-            _ = (!is_good).then(|| queue.mark_failed(entry.number, 5));
-            Some((is_good, entry.number))
-        });
-        let (_, number) = good.into_iter().find(|(is_good, _)| *is_good).unwrap();
-        queue.remove_finished(number);
-        let bad = queue.oldest().unwrap();
-        assert_eq!(bad.body, b"bad");
-        assert_eq!(queue.mark_failed(bad.number, 6), Some(bad.number));
-        assert_eq!(ledger.read().waiting_samples, 1);
-    }
-
-    #[test]
     fn locked_or_unsafe_folders_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let _queue = open(folder.path(), 1000);

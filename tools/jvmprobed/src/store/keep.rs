@@ -178,45 +178,6 @@ mod tests {
         }
     }
 
-    /// Records windows for this many hours, and takes all due steps after each.
-    fn run(hours: u64, bytes: u64, bounds: Bounds) -> Vec<Entry> {
-        let begin = 1_763_781_120 * SECOND;
-        let mut entries = Vec::new();
-        for number in 0..hours * 240 {
-            let at = begin + number * 15 * SECOND;
-            entries.push(Entry { name: Name::new(Level::Unmerged, at, at + 15 * SECOND), bytes });
-            apply_due_steps(&mut entries, bounds, at + 15 * SECOND);
-        }
-        entries
-    }
-
-    #[test]
-    fn older_windows_are_merged_to_coarser_levels() {
-        let entries = run(30, 1000, BOUNDS);
-        let of = |level| entries.iter().filter(|entry| entry.name.level == level).count();
-        assert!((220..=262).contains(&of(Level::Unmerged)), "{}", of(Level::Unmerged));
-        assert!((48..=84).contains(&of(Level::Minutes)), "{}", of(Level::Minutes));
-        assert!((16..=20).contains(&of(Level::Hour)), "{}", of(Level::Hour));
-        // No time is missing, and none is covered twice.
-        assert!(entries.windows(2).all(|two| two[0].name.end_ns() == two[1].name.begin_ns()));
-        let all = entries.last().unwrap().name.end_ns() - entries[0].name.begin_ns();
-        assert!((23 * HOUR..=25 * HOUR).contains(&all), "{}", all / MINUTE);
-    }
-
-    #[test]
-    fn size_limit_drops_the_oldest_windows_first() {
-        let bounds = Bounds { size: 500_000, ..BOUNDS };
-        let entries = run(30, 10_000, bounds);
-        let size: u64 = entries.iter().map(|entry| entry.bytes).sum();
-        assert!(size <= bounds.size, "{size}");
-        let last = entries.last().unwrap().name;
-        assert_eq!(last.level, Level::Unmerged);
-        // The older windows are coarse, so the store covers more than ten minutes.
-        assert!(last.end_ns() - entries[0].name.begin_ns() > 10 * MINUTE);
-        // A single window that is too large is dropped, too.
-        assert!(run(1, 600_000, bounds).is_empty());
-    }
-
     #[test]
     fn forward_clock_jump_is_adopted_only_after_an_hour() {
         let begin = 1_763_781_120 * SECOND;
@@ -273,6 +234,10 @@ mod tests {
         entries.push(window(wall_ns - HOUR));
         apply_due_steps_at(&mut entries, bounds, Now { wall_ns, age_ns: now });
         assert_eq!(entries, [window(begin + HOUR), window(wall_ns - HOUR)]);
+        // A single window that is too large is dropped, too.
+        let mut entries = vec![Entry { bytes: 21, ..window(begin) }];
+        apply_due_steps(&mut entries, bounds, now);
+        assert!(entries.is_empty());
     }
 
     #[test]
