@@ -8,6 +8,8 @@ use std::{
     io::{self, Write},
 };
 
+use clap::ValueEnum;
+
 use crate::{
     Addr,
     names::{
@@ -17,14 +19,14 @@ use crate::{
 };
 
 /// Treatment of inlined code.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Unfold {
-    /// Inlined code belongs to the entry of the compiled method.
+    /// Inlined code has no entries of its own
     #[default]
     None,
-    /// Each inlined range is an entry, named after the innermost method.
+    /// Entries named by the innermost method
     Simple,
-    /// Each inlined range is an entry, named after the call chain: `outer->inner`.
+    /// Entries named by the call chain, outer->inner
     All,
 }
 

@@ -144,7 +144,7 @@ pub struct Args {
         requires = "write_maps",
         hide_possible_values = true
     )]
-    pub unfold: UnfoldArg,
+    pub unfold: Unfold,
 
     /// With --write-maps: add source files and lines
     #[arg(long, requires = "write_maps")]
@@ -161,17 +161,6 @@ pub struct Args {
     /// Memory limit; the rarest stacks are merged into one
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_size)]
     pub max_memory: usize,
-}
-
-/// Entries for inlined code in a perf map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum UnfoldArg {
-    /// Inlined code has no entries of its own
-    None,
-    /// Entries named by the innermost method
-    Simple,
-    /// Entries named by the call chain, outer->inner
-    All,
 }
 
 impl CommandLine for Args {
@@ -314,11 +303,7 @@ impl Args {
     /// Returns the options for names in perf maps.
     pub fn map_options(&self) -> perfmap::Options {
         perfmap::Options {
-            unfold: match self.unfold {
-                UnfoldArg::None => Unfold::None,
-                UnfoldArg::Simple => Unfold::Simple,
-                UnfoldArg::All => Unfold::All,
-            },
+            unfold: self.unfold,
             signatures: self.signatures,
             lines: self.lines,
             slashes: self.slashes,
