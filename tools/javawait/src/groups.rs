@@ -9,8 +9,6 @@ use crate::wait_text::{awaited, thread};
 
 /// Maximum number of groups. Further waits are added to one group for all others.
 const MAX_GROUPS: usize = 4096;
-/// Number of the longest waits whose stacks are kept for each group.
-const EXAMPLES: usize = 1;
 /// Maximum number of places of holders that are kept for each group.
 const MAX_HOLDERS: usize = 256;
 /// Place of everything beyond such a limit.
@@ -49,8 +47,8 @@ pub struct Group {
     lengths: Histogram<u64>,
     /// Begins and ends.
     periods: Vec<(u64, u64)>,
-    /// The longest waits, the longest first.
-    pub longest: Vec<Wait>,
+    /// The longest wait.
+    pub longest: Option<Wait>,
     /// Waits that threads at a place ended, by place.
     holders: HashMap<String, Ended>,
 }
@@ -79,7 +77,7 @@ impl Group {
             max_ns: 0,
             lengths: Histogram::new_with_bounds(1, MAX_LENGTH_US, 2).expect("the bounds are valid"),
             periods: Vec::new(),
-            longest: Vec::new(),
+            longest: None,
             holders: HashMap::new(),
         }
     }
@@ -108,10 +106,8 @@ impl Group {
                 ended.max_held_ns = ended.max_held_ns.max(holder.held_ns);
             }
         }
-        let at = self.longest.partition_point(|other| other.length_ns() >= length);
-        if at < EXAMPLES {
-            self.longest.insert(at, wait.clone());
-            self.longest.truncate(EXAMPLES);
+        if self.longest.as_ref().is_none_or(|longest| longest.length_ns() < length) {
+            self.longest = Some(wait.clone());
         }
     }
 

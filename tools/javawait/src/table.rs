@@ -52,8 +52,9 @@ pub fn table(groups: &[(&Key, &Group)], by_thread: bool) -> String {
 
 /// Returns lines about the resources of pools: who held their elements, and for how long.
 pub fn pools(groups: &[(&Key, &Group)]) -> Vec<String> {
-    let is_pool =
-        |group: &Group| group.longest.first().is_some_and(|wait| wait.awaited.resource().is_some());
+    let is_pool = |group: &Group| {
+        group.longest.as_ref().is_some_and(|wait| wait.awaited.resource().is_some())
+    };
     let pools = groups.iter().filter(|(_, group)| is_pool(group)).filter_map(|(key, group)| {
         let holders: Vec<_> =
             group.ended_by().into_iter().filter(|(_, ended)| ended.holds > 0).collect();
@@ -91,7 +92,7 @@ pub fn longest(groups: &[(&Key, &Group)], all: bool) -> Vec<String> {
     };
     let shown = groups.iter().filter(|(key, _)| all || needs_words(key));
     let shown = shown.take(if all { usize::MAX } else { DESCRIBED });
-    let described = shown.filter_map(|(_, group)| group.longest.first());
+    let described = shown.filter_map(|(_, group)| group.longest.as_ref());
     described.flat_map(|wait| describe(wait, all)).collect()
 }
 
