@@ -169,7 +169,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         begin: Instant::now(),
         window: options.window,
     };
-    let window_end = Boundary::after(&tracer_options);
+    let (window_end, window_end_ns) = next_end(&tracer_options);
     let jvms = Jvms::open(Arc::clone(&rules), registry, options.window, options.sets)?;
     let (out, batches) = sync_channel(MAX_BATCHES);
     let tracers = Tracers::start(tracer_options, out)?;
@@ -182,7 +182,8 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         worker: WindowWorker::start(store, push, &totals, options.window)?,
         totals,
         window_end,
-        closed_end: None,
+        window_end_ns,
+        closed_end_ns: None,
         reported: BTreeMap::new(),
         batches,
         tracers,
@@ -199,33 +200,12 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     Ok(())
 }
 
-/// End of a window, in two representations of the same clock.
-#[derive(Clone, Copy, Debug)]
-struct Boundary {
-    at: Instant,
-    /// `CLOCK_MONOTONIC` in nanoseconds.
-    monotonic_ns: u64,
-}
-
-impl Boundary {
-    /// Returns the next end of a window. The first window began at `begin`.
-    fn after(options: &tracers::Options) -> Self {
-        let now = Instant::now();
-        let at = next_report(options.begin, options.window, now);
-        let wait = u64::try_from((at - now).as_nanos()).unwrap_or_default();
-        Self { at, monotonic_ns: monotonic_ns().saturating_add(wait) }
-    }
-
-    /// Returns the end of the window before the one that ends here.
-    fn previous(self, window: Duration) -> Self {
-        let window_ns = u64::try_from(window.as_nanos()).unwrap_or_default();
-        let monotonic_ns = self.monotonic_ns.saturating_sub(window_ns);
-        Self { at: self.at.checked_sub(window).unwrap_or(self.at), monotonic_ns }
-    }
-
-    fn now() -> Self {
-        Self { at: Instant::now(), monotonic_ns: monotonic_ns() }
-    }
+/// Returns the next end of a window, as an instant and on `CLOCK_MONOTONIC` in nanoseconds.
+fn next_end(options: &tracers::Options) -> (Instant, u64) {
+    let now = Instant::now();
+    let at = next_report(options.begin, options.window, now);
+    let wait = u64::try_from((at - now).as_nanos()).unwrap_or_default();
+    (at, monotonic_ns().saturating_add(wait))
 }
 
 struct Daemon {
@@ -237,9 +217,11 @@ struct Daemon {
     totals: SharedTotals,
     worker: WindowWorker,
     /// End of the open window.
-    window_end: Boundary,
-    /// End of the window that was closed last.
-    closed_end: Option<Boundary>,
+    window_end: Instant,
+    /// The same on `CLOCK_MONOTONIC` in nanoseconds.
+    window_end_ns: u64,
+    /// End of the window that was closed last, on `CLOCK_MONOTONIC` in nanoseconds.
+    closed_end_ns: Option<u64>,
     /// Time of the last report of each tracer, on `CLOCK_MONOTONIC` in nanoseconds.
     reported: BTreeMap<&'static str, u64>,
     batches: Receiver<Delivery>,
@@ -291,7 +273,7 @@ impl Daemon {
     fn run_loop(&mut self, signals: &Signals, read_again: impl Fn() -> Result<Changed>) {
         let mut next_tick = Instant::now();
         while !signals.stop.load(Ordering::Relaxed) {
-            let until = next_tick.min(self.window_end.at);
+            let until = next_tick.min(self.window_end);
             match self.batches.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(delivery) => self.handle_batch(delivery),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -304,7 +286,7 @@ impl Daemon {
                 self.remove_ended_jvms();
                 self.report_alive();
             }
-            if now >= self.window_end.at {
+            if now >= self.window_end {
                 self.close_window(false);
             }
             if self.is_delivered() {
@@ -319,7 +301,7 @@ impl Daemon {
 
     fn handle_batch(&mut self, delivery: Delivery) {
         // A tracer may deliver data of the next window before this loop has noticed the end of the open one.
-        if delivery.at_ns >= self.window_end.monotonic_ns {
+        if delivery.at_ns >= self.window_end_ns {
             self.close_window(false);
         }
         match delivery {
@@ -373,14 +355,13 @@ impl Daemon {
     fn close_window(&mut self, is_last: bool) {
         // The previous window may still wait for data: at shutdown, or if this loop was delayed.
         self.finish_window();
-        self.window_end = Boundary::after(self.tracers.options());
+        let options = self.tracers.options();
+        (self.window_end, self.window_end_ns) = next_end(options);
+        let window_ns = u64::try_from(options.window.as_nanos()).unwrap_or_default();
         // If this loop was delayed, the window ends at the last boundary that has passed.
-        let end = if is_last {
-            Boundary::now()
-        } else {
-            self.window_end.previous(self.tracers.options().window)
-        };
-        self.closed_end = Some(end);
+        let previous_ns = self.window_end_ns.saturating_sub(window_ns);
+        let end_ns = if is_last { monotonic_ns() } else { previous_ns };
+        self.closed_end_ns = Some(end_ns);
         // The CPU time must be read before the gauges, because the gauges contain the CPU time that
         // `Jvms::cpu_times` has read last.
         let cpu_times = self.jvms.cpu_times();
@@ -394,14 +375,15 @@ impl Daemon {
         for (identity, gauges) in gauges {
             self.totals.lock().add(&identity, &Figures { gauges, ..Figures::default() });
         }
-        self.builder.close(end.monotonic_ns, cpu_times, host_ticks);
+        self.builder.close(end_ns, cpu_times, host_ticks);
     }
 
     /// Returns whether there is a closed window to which no more data will be added: every tracer has
     /// reported since the window's end. Otherwise, the window is completed at the end of the next one.
     fn is_delivered(&self) -> bool {
-        let Some(end) = self.closed_end.filter(|_| self.builder.has_closed()) else { return false };
-        let has_reported = |what| self.reported.get(what).is_some_and(|&at| at >= end.monotonic_ns);
+        let end_ns = self.closed_end_ns.filter(|_| self.builder.has_closed());
+        let Some(end_ns) = end_ns else { return false };
+        let has_reported = |what| self.reported.get(what).is_some_and(|&at| at >= end_ns);
         self.tracers.names().all(has_reported)
     }
 
