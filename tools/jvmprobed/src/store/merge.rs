@@ -116,20 +116,26 @@ fn merge(windows: Vec<Stored>, slot_ns: u64) -> Stored {
         .map(|stored| stored.window.host_ticks)
         .reduce(|a, b| sum(a, b, HostTicks::plus))
         .flatten();
-    merged.window.jvms = combine_by_jvm(windows.into_iter().map(|stored| stored.window));
-    let all = merged.window.jvms.iter_mut().flat_map(|jvm_data| &mut jvm_data.profiles);
-    for profile in all {
-        let one = vec![take(profile)];
-        *profile = join(one, slot_ns);
+    let join_profiles = |profiles| {
+        let mut profile = join(profiles, slot_ns);
         // In a merged window, almost every sample would have a context of its own.
         profile.limit_spans(0);
         profile.merge(false);
-    }
+        profile
+    };
+    merged.window.jvms = combine(windows.into_iter().map(|stored| stored.window), join_profiles);
     merged
 }
 
 /// Combines windows by JVM: joins the profiles of each measure into one, and appends the pauses in order.
 pub fn combine_by_jvm(windows: impl Iterator<Item = Window>) -> Vec<JvmData> {
+    combine(windows, joined)
+}
+
+fn combine(
+    windows: impl Iterator<Item = Window>,
+    join_profiles: impl Fn(Vec<Profile>) -> Profile,
+) -> Vec<JvmData> {
     let mut jvms: Vec<MergedJvm> = Vec::new();
     let mut positions: HashMap<(u32, u64), usize> = HashMap::new();
     for jvm_data in windows.flat_map(|window| window.jvms) {
@@ -163,7 +169,7 @@ pub fn combine_by_jvm(windows: impl Iterator<Item = Window>) -> Vec<JvmData> {
     }
     let one = |merged_jvm: MergedJvm| JvmData {
         identity: merged_jvm.identity,
-        profiles: merged_jvm.profiles.into_iter().map(|(_, all)| joined(all)).collect(),
+        profiles: merged_jvm.profiles.into_iter().map(|(_, all)| join_profiles(all)).collect(),
         pauses: merged_jvm.pauses,
         dumps: merged_jvm.dumps,
         cpu_ns: merged_jvm.cpu_ns.and_then(|[all, _]| all),
