@@ -334,6 +334,7 @@ fn difference_shows_the_numbers_of_both_profiles() {
     let base = "java;a.Main.main;a.Main.run 30\njava;a.Main.main;a.Main.gone 30\n";
     let options = FormatOptions { base: Some(base), ..FormatOptions::default() };
     let mut page = Page::open(&[(&synthetic.profile, &[])], &options);
+    assert_eq!(page.browser.evaluate("document.querySelector('#axis').hidden"), true);
     let description = page.evaluate_page_api("describe('a.Main.run')").to_string();
     assert!(
         description.contains("Before 50.0 % (30 samples") && description.contains("+40.00 points"),
@@ -375,11 +376,16 @@ fn hostile_names_are_displayed_as_text() {
     let mut profile = Profile::default();
     // Longer than any name that a tool writes.
     let long = Frame { name: "x".repeat(1 << 16).into(), ..Frame::new(Kind::Java, "") };
-    let stack = vec![profile.intern(Frame::new(Kind::Java, bad)), profile.intern(long)];
+    // The common beginning of these names is one character, but two UTF-16 units.
+    let names = ["\u{1f600}x", "\u{1f600}y", bad];
+    let mut stack = names.map(|name| profile.intern(Frame::new(Kind::Java, name))).to_vec();
+    stack.push(profile.intern(long));
     let synthetic =
         SyntheticProfile::of(profile, vec![SyntheticSample { slot: 0, tid: 1, stack, count: 3 }]);
     let mut page = Page::of(&synthetic);
-    assert_eq!(page.boxes(shown).len(), 1);
+    for name in ["\u{1f600}x", "\u{1f600}y", shown] {
+        assert_eq!(page.boxes(name).len(), 1, "{name}");
+    }
     page.browser.click_on("[data-view=methods]");
     assert!(page.text("#rows tr:nth-child(2)").ends_with(shown));
     page.browser.click_on("#rows tr:nth-child(2) button");

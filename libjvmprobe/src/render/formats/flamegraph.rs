@@ -228,23 +228,13 @@ fn hue(kind: Kind, name: &str) -> Color {
 mod tests {
     use super::*;
     use crate::render::formats::folded::tests::profile;
-    use crate::stack::{Frame, profile::Measure};
+    use crate::stack::Frame;
 
     fn svg(profile: &Profile) -> String {
         let mut bytes = Vec::new();
         let title = Title { title: "T & T".into(), subtitle: None };
         write(profile, &FormatOptions::default(), title, &mut bytes).unwrap();
         String::from_utf8(bytes).unwrap()
-    }
-
-    #[test]
-    fn every_frame_is_drawn_with_its_share() {
-        let svg = svg(&profile());
-        assert!(svg.contains("<title>a.Main.run (5 samples, 83.33%)</title>"), "{svg}");
-        assert!(svg.contains("<title>vfs_read (1 samples, 16.67%)</title>"));
-        assert!(svg.contains("T &amp; T"));
-        let kernel = hue(Kind::Kernel, "vfs_read_[k]");
-        assert!(svg.contains(&format!("rgb({},{},{})", kernel.r, kernel.g, kernel.b)));
     }
 
     #[test]
@@ -271,14 +261,6 @@ mod tests {
             (Vec::new(), FormatOptions { keep_narrow: true, ..FormatOptions::default() });
         write(&profile, &format_options, Title::default(), &mut bytes).unwrap();
         assert!(String::from_utf8(bytes).unwrap().contains("<title>vfs_read (1 samples"));
-    }
-
-    #[test]
-    fn allocations_are_drawn_in_bytes() {
-        let mut profile = profile();
-        profile.measure = Measure::Allocation;
-        let svg = svg(&profile);
-        assert!(svg.contains("<title>a.Main.run (5 bytes, 83.33%)</title>"), "{svg}");
     }
 
     #[test]

@@ -161,17 +161,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn allocation_weights_are_in_bytes() {
-        let mut profile = crate::render::formats::folded::tests::profile();
-        profile.measure = Measure::Allocation;
-        let mut bytes = Vec::new();
-        write(&[&profile], &mut bytes).unwrap();
-        let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
-        assert_eq!(json["profiles"][1]["unit"], "bytes");
-        assert_eq!(json["profiles"][1]["endValue"], 4);
-    }
-
-    #[test]
     fn several_measures_share_one_file() {
         let cpu = crate::render::formats::folded::tests::profile();
         let mut faults = crate::render::formats::folded::tests::profile();
@@ -188,19 +177,5 @@ mod tests {
             (&"none".into(), &2.into())
         );
         assert_eq!(json["shared"]["frames"].as_array().unwrap().len(), 6);
-    }
-
-    #[test]
-    fn each_thread_is_a_profile() {
-        let mut bytes = Vec::new();
-        write(&[&crate::render::formats::folded::tests::profile()], &mut bytes).unwrap();
-        let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
-        assert_eq!(json["shared"]["frames"][1]["name"], "a.Main.run");
-        assert_eq!(json["shared"]["frames"][1]["line"], 7);
-        assert_eq!(json["shared"]["frames"][1]["kind"], "inlined");
-        assert_eq!(json["profiles"].as_array().unwrap().len(), 2);
-        let thread = &json["profiles"][1];
-        assert_eq!(thread["samples"], serde_json::json!([[0, 1], [0, 2]]));
-        assert_eq!(thread["endValue"], 4 * (1_000_000_000_u64 / 99));
     }
 }

@@ -301,3 +301,14 @@ fn unit(measure: &Measure) -> &'static str {
         Measure::Elapsed(_) => "ns",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_frames_of_the_base_are_recognized_by_their_mark() {
+        assert_eq!(base_only_frame("gone_[k]"), ("gone".to_owned(), Some(Kind::Kernel)));
+        assert_eq!(base_only_frame("a.Gone.run"), ("a.Gone.run".to_owned(), Some(Kind::Unknown)));
+    }
+}

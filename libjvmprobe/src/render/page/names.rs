@@ -112,34 +112,3 @@ impl<'a> Stacks<'a> {
         packed
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::packed::tests::numbers;
-    use super::*;
-
-    fn text(packed: &Packed) -> String {
-        serde_json::to_value(packed).unwrap().as_str().unwrap().to_owned()
-    }
-
-    #[test]
-    fn names_are_packed_with_shared_prefixes() {
-        let uses = [("a.Main.run", 9), ("a.Main.main", 1), ("b\u{1f600}x", 1), ("b\u{1f600}y", 2)];
-        let names = Names::of(
-            uses.iter().map(|(name, n)| (((*name).to_owned(), Some(Kind::Java)), *n)).collect(),
-        );
-        assert_eq!(names.rest, ["a.Main.main", "run", "b\u{1f600}x", "y"]);
-        assert_eq!(numbers(&text(&names.shared)), [0, 7, 0, 3]);
-        // Ordered by frequency: run, y, main, x.
-        assert_eq!(numbers(&text(&names.frames)), [1, 0, 3, 0, 0, 0, 2, 0]);
-        assert_eq!(names.number(&("a.Main.run".to_owned(), Some(Kind::Java))), 0);
-    }
-
-    #[test]
-    fn stacks_are_packed_with_shared_prefixes() {
-        let stacks: [&[u32]; 4] = [&[1, 2, 4], &[1, 2], &[], &[1, 2, 4]];
-        let stacks = Stacks::of(stacks);
-        assert_eq!((stacks.number(&[1, 2, 4]), stacks.number(&[4])), (Some(2), None));
-        assert_eq!(numbers(&text(&stacks.pack())), [0, 0, 0, 2, 1, 2, 2, 1, 4]);
-    }
-}

@@ -33,32 +33,3 @@ impl serde::Serialize for Packed {
         to.serialize_str(&self.0)
     }
 }
-
-#[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-
-    /// Decodes the numbers.
-    pub(in super::super) fn numbers(text: &str) -> Vec<u64> {
-        let (mut all, mut number, mut shift) = (Vec::new(), 0, 0);
-        for byte in text.bytes() {
-            let digit = DIGITS.iter().position(|of| *of == byte).unwrap() as u64;
-            number |= (digit & 31) << shift;
-            shift += 5;
-            if digit < 32 {
-                all.push(number);
-                (number, shift) = (0, 0);
-            }
-        }
-        all
-    }
-
-    #[test]
-    fn packed_numbers_decode_to_the_same_values() {
-        let all = [0, 1, 31, 32, 33, 1023, 1024, u64::from(u32::MAX), (1 << 53) - 1, u64::MAX];
-        let mut packed = Packed::default();
-        packed.extend(all);
-        assert_eq!(numbers(&packed.0), all);
-        assert!(packed.0.starts_with("ABf"), "{}", packed.0);
-    }
-}
