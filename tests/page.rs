@@ -428,7 +428,7 @@ fn deep_stacks_many_threads_and_long_profiles_are_shown() {
     // A day.
     let mut day = compiler(2000, 10, 2);
     for (i, sample) in day.samples.iter_mut().enumerate() {
-        sample.slot = i as u32 * 24 * 3600 * 50 / 2000;
+        sample.slot = i as u32 * (24 * 3600 * 50 / 2000);
     }
     let day = SyntheticProfile::of(day.profile, day.samples);
     let mut page = Page::of(&day);
