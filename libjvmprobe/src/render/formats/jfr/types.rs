@@ -165,6 +165,18 @@ const fn event(
     Type { id: TypeId(id), name, label, family: Family::Event, category, fields }
 }
 
+/// Defines types of events: the constant of each one, with its identifier, name, label, category and fields, and the list
+/// `EVENTS` of all of them.
+macro_rules! events {
+    ($($(#[$doc:meta])* $constant:ident =
+        $id:literal, $name:literal, $label:literal, $category:expr, $fields:expr;)*) => {
+        $($(#[$doc])* pub(super) const $constant: Type =
+            event($id, $name, $label, $category, $fields);)*
+
+        const EVENTS: &[&Type] = &[$(&$constant),*];
+    };
+}
+
 const START: Field = field("startTime", LONG, "Start Time", Unit::Time);
 const DURATION: Field = field("duration", LONG, "Duration", Unit::Duration);
 const EVENT_THREAD: Field = field("eventThread", THREAD, "Event Thread", Unit::Constant);
@@ -182,156 +194,6 @@ const COLLECTOR: &[&str] = &["Java Virtual Machine", "GC", "Collector"];
 const SAFEPOINTS: &[&str] = &["Java Virtual Machine", "Runtime", "Safepoint"];
 const COMPILATIONS: &[&str] = &["Java Virtual Machine", "Compiler"];
 
-/// A sample of CPU time. Each event represents one sampling interval.
-pub(super) const EXECUTION_SAMPLE: Type = event(
-    101,
-    "jdk.ExecutionSample",
-    "Method Profiling Sample",
-    PROFILING,
-    &[START, SAMPLED_THREAD, STACK, STATE],
-);
-
-/// Wall-clock time of a thread with one stack.
-pub(super) const WALL_CLOCK_SAMPLE: Type = event(
-    102,
-    "profiler.WallClockSample",
-    "Wall Clock Sample",
-    PROFILING,
-    &[
-        START,
-        SAMPLED_THREAD,
-        STACK,
-        STATE,
-        field("samples", INT, "Samples", Unit::Unsigned),
-        field("timeSpan", LONG, "Time Span", Unit::Duration),
-    ],
-);
-
-/// Occurrences of an event that the JDK has no type for.
-pub(super) const EVENT_SAMPLE: Type = event(
-    103,
-    "jvmprobe.EventSample",
-    "Event Sample",
-    PROFILING,
-    &[START, SAMPLED_THREAD, STACK, field("event", STRING, "Event", Unit::Plain), WEIGHT],
-);
-
-/// Allocation of a class with one stack.
-pub(super) const ALLOCATION_SAMPLE: Type = event(
-    104,
-    "jdk.ObjectAllocationSample",
-    "Object Allocation Sample",
-    APPLICATION,
-    &[
-        START,
-        EVENT_THREAD,
-        STACK,
-        field("objectClass", CLASS, "Object Class", Unit::Constant),
-        field("weight", LONG, "Sample Weight", Unit::Bytes),
-    ],
-);
-
-/// Creation of a throwable.
-pub(super) const EXCEPTION_THROW: Type = event(
-    105,
-    "jdk.JavaExceptionThrow",
-    "Java Exception",
-    APPLICATION,
-    &[
-        START,
-        EVENT_THREAD,
-        STACK,
-        field("message", STRING, "Message", Unit::Plain),
-        field("thrownClass", CLASS, "Class", Unit::Constant),
-        WEIGHT,
-    ],
-);
-
-/// Definition of a class.
-pub(super) const CLASS_DEFINE: Type = event(
-    106,
-    "jdk.ClassDefine",
-    "Class Define",
-    &["Java Virtual Machine", "Class Loading"],
-    &[
-        START,
-        EVENT_THREAD,
-        STACK,
-        field("definedClass", CLASS, "Defined Class", Unit::Constant),
-        WEIGHT,
-    ],
-);
-
-/// Start of a Java thread, with the stack of the thread that started it.
-pub(super) const THREAD_START: Type = event(
-    107,
-    "jdk.ThreadStart",
-    "Java Thread Start",
-    APPLICATION,
-    &[
-        START,
-        EVENT_THREAD,
-        STACK,
-        field("parentThread", THREAD, "Parent Java Thread", Unit::Constant),
-        field("threadClass", CLASS, "Class of the Thread Object", Unit::Constant),
-        WEIGHT,
-    ],
-);
-
-/// Uncommon trap of compiled code.
-pub(super) const DEOPTIMIZATION: Type = event(
-    108,
-    "jdk.Deoptimization",
-    "Deoptimization",
-    COMPILATIONS,
-    &[
-        START,
-        EVENT_THREAD,
-        STACK,
-        field("method", METHOD, "Method", Unit::Constant),
-        field("lineNumber", INT, "Line Number", Unit::Plain),
-        field("reason", DEOPTIMIZATION_REASON, "Reason", Unit::Constant),
-        field("action", DEOPTIMIZATION_ACTION, "Action", Unit::Constant),
-        WEIGHT,
-    ],
-);
-
-/// Compilation of a method.
-pub(super) const COMPILATION: Type = event(
-    109,
-    "jdk.Compilation",
-    "Compilation",
-    COMPILATIONS,
-    &[
-        START,
-        DURATION,
-        EVENT_THREAD,
-        field("compiler", COMPILER, "Compiler", Unit::Constant),
-        field("method", METHOD, "Method", Unit::Constant),
-        field("compileLevel", SHORT, "Compilation Level", Unit::Unsigned),
-        // As the JDK spells it.
-        field("succeded", BOOLEAN, "Succeeded", Unit::Plain),
-        field("isOsr", BOOLEAN, "On Stack Replacement", Unit::Plain),
-    ],
-);
-
-/// A garbage collection, or a concurrent cycle.
-pub(super) const GARBAGE_COLLECTION: Type = event(
-    110,
-    "jdk.GarbageCollection",
-    "Garbage Collection",
-    COLLECTOR,
-    &[
-        START,
-        DURATION,
-        GC_ID,
-        field("name", GC_NAME, "Name", Unit::Constant),
-        field("cause", GC_CAUSE, "Cause", Unit::Constant),
-        field("sumOfPauses", LONG, "Sum of Pauses", Unit::Duration),
-        field("longestPause", LONG, "Longest Pause", Unit::Duration),
-    ],
-);
-
 const PHASES: &[&str] = &["Java Virtual Machine", "GC", "Phases"];
 const PHASE: &[Field] = &[START, DURATION, GC_ID, field("name", STRING, "Name", Unit::Plain)];
 
@@ -339,137 +201,11 @@ const fn phase(id: u64, name: &'static str, label: &'static str) -> Type {
     event(id, name, label, PHASES, PHASE)
 }
 
-/// A pause of a garbage collection.
-pub(super) const GC_PHASE_PAUSE: Type = phase(111, "jdk.GCPhasePause", "GC Phase Pause");
-
-/// Used heap before or after a garbage collection.
-pub(super) const GC_HEAP_SUMMARY: Type = event(
-    112,
-    "jdk.GCHeapSummary",
-    "Heap Summary",
-    &["Java Virtual Machine", "GC", "Heap"],
-    &[
-        START,
-        GC_ID,
-        field("when", GC_WHEN, "When", Unit::Constant),
-        field("heapUsed", LONG, "Heap Used", Unit::Bytes),
-    ],
-);
-
-/// A collection of the young generation.
-pub(super) const YOUNG_COLLECTION: Type = event(
-    113,
-    "jdk.YoungGarbageCollection",
-    "Young Garbage Collection",
-    COLLECTOR,
-    &[START, DURATION, GC_ID],
-);
-
-/// A collection of the old generation or of the complete heap.
-pub(super) const OLD_COLLECTION: Type = event(
-    114,
-    "jdk.OldGarbageCollection",
-    "Old Garbage Collection",
-    COLLECTOR,
-    &[START, DURATION, GC_ID],
-);
-
 const THREADS: Field = field("totalThreadCount", INT, "Total Threads", Unit::Plain);
 const CRITICAL: Field = field("jniCriticalThreadCount", INT, "JNI Critical Threads", Unit::Plain);
 
 /// Value of an `int` that is not known, which the JDK's tools show as "N/A".
 pub(super) const UNKNOWN_INT: u64 = 1 << 31;
-
-/// Request of a safepoint. The duration ends when all threads have stopped.
-pub(super) const SAFEPOINT_BEGIN: Type = event(
-    115,
-    "jdk.SafepointBegin",
-    "Safepoint Begin",
-    SAFEPOINTS,
-    &[START, DURATION, SAFEPOINT_ID, THREADS, CRITICAL],
-);
-
-/// Time until all threads have stopped.
-pub(super) const SAFEPOINT_SYNCHRONIZATION: Type = event(
-    116,
-    "jdk.SafepointStateSynchronization",
-    "Safepoint State Synchronization",
-    SAFEPOINTS,
-    &[START, DURATION, SAFEPOINT_ID],
-);
-
-/// End of a safepoint.
-pub(super) const SAFEPOINT_END: Type =
-    event(117, "jdk.SafepointEnd", "Safepoint End", SAFEPOINTS, &[START, DURATION, SAFEPOINT_ID]);
-
-/// Work of the VM thread at a safepoint.
-pub(super) const VM_OPERATION_EVENT: Type = event(
-    118,
-    "jdk.ExecuteVMOperation",
-    "VM Operation",
-    &["Java Virtual Machine", "Runtime"],
-    &[
-        START,
-        DURATION,
-        field("operation", VM_OPERATION, "Operation", Unit::Constant),
-        field("safepoint", BOOLEAN, "At Safepoint", Unit::Plain),
-        SAFEPOINT_ID,
-    ],
-);
-
-/// Wait of a thread to enter a monitor.
-pub(super) const MONITOR_ENTER: Type = event(
-    140,
-    "jdk.JavaMonitorEnter",
-    "Java Monitor Blocked",
-    APPLICATION,
-    &[
-        START,
-        DURATION,
-        EVENT_THREAD,
-        STACK,
-        MONITOR_CLASS,
-        field("previousOwner", THREAD, "Previous Monitor Owner", Unit::Constant),
-        field("address", LONG, "Monitor Address", Unit::Address),
-    ],
-);
-
-/// Wait of a thread in `Object.wait`.
-pub(super) const MONITOR_WAIT: Type = event(
-    141,
-    "jdk.JavaMonitorWait",
-    "Java Monitor Wait",
-    APPLICATION,
-    &[
-        START,
-        DURATION,
-        EVENT_THREAD,
-        STACK,
-        MONITOR_CLASS,
-        field("notifier", THREAD, "Notifier Thread", Unit::Constant),
-        field("address", LONG, "Monitor Address", Unit::Address),
-    ],
-);
-
-/// Wait of a thread in `LockSupport.park`.
-pub(super) const THREAD_PARK: Type = event(
-    142,
-    "jdk.ThreadPark",
-    "Java Thread Park",
-    APPLICATION,
-    &[
-        START,
-        DURATION,
-        EVENT_THREAD,
-        STACK,
-        field("parkedClass", CLASS, "Class Parked On", Unit::Constant),
-        field("address", LONG, "Address of Object Parked", Unit::Address),
-    ],
-);
-
-const fn wait(id: u64, name: &'static str, label: &'static str, fields: &'static [Field]) -> Type {
-    event(id, name, label, APPLICATION, fields)
-}
 
 const MONITOR_CLASS: Field = field("monitorClass", CLASS, "Monitor Class", Unit::Constant);
 const SOCKET: &[Field] = &[
@@ -485,107 +221,234 @@ const FILE: &[Field] =
     &[START, DURATION, EVENT_THREAD, STACK, field("path", STRING, "Path", Unit::Plain)];
 const ONLY_TIME: &[Field] = &[START, DURATION, EVENT_THREAD, STACK];
 
-/// Wait of a thread in `Thread.sleep`.
-pub(super) const THREAD_SLEEP: Type = wait(143, "jdk.ThreadSleep", "Java Thread Sleep", ONLY_TIME);
+events! {
+    /// A sample of CPU time. Each event represents one sampling interval.
+    EXECUTION_SAMPLE = 101, "jdk.ExecutionSample", "Method Profiling Sample",
+        PROFILING, &[START, SAMPLED_THREAD, STACK, STATE];
 
-/// Wait of a virtual thread that could not be unmounted.
-pub(super) const VIRTUAL_THREAD_PINNED: Type =
-    wait(144, "jdk.VirtualThreadPinned", "Virtual Thread Pinned", ONLY_TIME);
+    /// Wall-clock time of a thread with one stack.
+    WALL_CLOCK_SAMPLE = 102, "profiler.WallClockSample", "Wall Clock Sample",
+        PROFILING, &[
+            START, SAMPLED_THREAD, STACK, STATE,
+            field("samples", INT, "Samples", Unit::Unsigned),
+            field("timeSpan", LONG, "Time Span", Unit::Duration),
+        ];
 
-/// Wait to receive from a socket.
-pub(super) const SOCKET_READ: Type = wait(145, "jdk.SocketRead", "Socket Read", SOCKET);
+    /// Occurrences of an event that the JDK has no type for.
+    EVENT_SAMPLE = 103, "jvmprobe.EventSample", "Event Sample",
+        PROFILING, &[
+            START, SAMPLED_THREAD, STACK,
+            field("event", STRING, "Event", Unit::Plain),
+            WEIGHT,
+        ];
 
-/// Wait to send to a socket.
-pub(super) const SOCKET_WRITE: Type = wait(146, "jdk.SocketWrite", "Socket Write", SOCKET);
+    /// Allocation of a class with one stack.
+    ALLOCATION_SAMPLE = 104, "jdk.ObjectAllocationSample", "Object Allocation Sample",
+        APPLICATION, &[
+            START, EVENT_THREAD, STACK,
+            field("objectClass", CLASS, "Object Class", Unit::Constant),
+            field("weight", LONG, "Sample Weight", Unit::Bytes),
+        ];
 
-/// Wait to read a file.
-pub(super) const FILE_READ: Type = wait(147, "jdk.FileRead", "File Read", FILE);
+    /// Creation of a throwable.
+    EXCEPTION_THROW = 105, "jdk.JavaExceptionThrow", "Java Exception",
+        APPLICATION, &[
+            START, EVENT_THREAD, STACK,
+            field("message", STRING, "Message", Unit::Plain),
+            field("thrownClass", CLASS, "Class", Unit::Constant),
+            WEIGHT,
+        ];
 
-/// Wait to write a file.
-pub(super) const FILE_WRITE: Type = wait(148, "jdk.FileWrite", "File Write", FILE);
+    /// Definition of a class.
+    CLASS_DEFINE = 106, "jdk.ClassDefine", "Class Define",
+        &["Java Virtual Machine", "Class Loading"], &[
+            START, EVENT_THREAD, STACK,
+            field("definedClass", CLASS, "Defined Class", Unit::Constant),
+            WEIGHT,
+        ];
 
-/// Wait that the JDK has no type for.
-pub(super) const WAIT: Type = wait(
-    149,
-    "jvmprobe.Wait",
-    "Wait",
-    &[
-        START,
-        DURATION,
-        EVENT_THREAD,
-        STACK,
-        field("kind", STRING, "Kind", Unit::Plain),
-        field("on", STRING, "Awaited", Unit::Plain),
-    ],
-);
+    /// Start of a Java thread, with the stack of the thread that started it.
+    THREAD_START = 107, "jdk.ThreadStart", "Java Thread Start",
+        APPLICATION, &[
+            START, EVENT_THREAD, STACK,
+            field("parentThread", THREAD, "Parent Java Thread", Unit::Constant),
+            field("threadClass", CLASS, "Class of the Thread Object", Unit::Constant),
+            WEIGHT,
+        ];
 
-/// The JVM that a recording is about.
-pub(super) const JVM_INFORMATION: Type = event(
-    119,
-    "jdk.JVMInformation",
-    "JVM Information",
-    &["Java Virtual Machine"],
-    &[
-        START,
-        field("jvmName", STRING, "JVM Name", Unit::Plain),
-        field("jvmVersion", STRING, "JVM Version", Unit::Plain),
-        field("jvmArguments", STRING, "JVM Command Line Arguments", Unit::Plain),
-        field("jvmFlags", STRING, "JVM Settings File Arguments", Unit::Plain),
-        field("javaArguments", STRING, "Java Application Arguments", Unit::Plain),
-        field("jvmStartTime", LONG, "JVM Start Time", Unit::TimeMillis),
-        field("pid", LONG, "Process Identifier", Unit::Plain),
-    ],
-);
+    /// Uncommon trap of compiled code.
+    DEOPTIMIZATION = 108, "jdk.Deoptimization", "Deoptimization",
+        COMPILATIONS, &[
+            START, EVENT_THREAD, STACK,
+            field("method", METHOD, "Method", Unit::Constant),
+            field("lineNumber", INT, "Line Number", Unit::Plain),
+            field("reason", DEOPTIMIZATION_REASON, "Reason", Unit::Constant),
+            field("action", DEOPTIMIZATION_ACTION, "Action", Unit::Constant),
+            WEIGHT,
+        ];
 
-/// The kernel of the host.
-pub(super) const OS_INFORMATION: Type = event(
-    120,
-    "jdk.OSInformation",
-    "OS Information",
-    &["Operating System"],
-    &[START, field("osVersion", STRING, "OS Version", Unit::Plain)],
-);
+    /// Compilation of a method.
+    COMPILATION = 109, "jdk.Compilation", "Compilation",
+        COMPILATIONS, &[
+            START, DURATION, EVENT_THREAD,
+            field("compiler", COMPILER, "Compiler", Unit::Constant),
+            field("method", METHOD, "Method", Unit::Constant),
+            field("compileLevel", SHORT, "Compilation Level", Unit::Unsigned),
+            // As the JDK spells it.
+            field("succeded", BOOLEAN, "Succeeded", Unit::Plain),
+            field("isOsr", BOOLEAN, "On Stack Replacement", Unit::Plain),
+        ];
 
-/// A system property of the JVM.
-pub(super) const SYSTEM_PROPERTY: Type = event(
-    121,
-    "jdk.InitialSystemProperty",
-    "Initial System Property",
-    &["Java Virtual Machine"],
-    &[
-        START,
-        field("key", STRING, "Key", Unit::Plain),
-        field("value", STRING, "Value", Unit::Plain),
-    ],
-);
+    /// A garbage collection, or a concurrent cycle.
+    GARBAGE_COLLECTION = 110, "jdk.GarbageCollection", "Garbage Collection",
+        COLLECTOR, &[
+            START, DURATION, GC_ID,
+            field("name", GC_NAME, "Name", Unit::Constant),
+            field("cause", GC_CAUSE, "Cause", Unit::Constant),
+            field("sumOfPauses", LONG, "Sum of Pauses", Unit::Duration),
+            field("longestPause", LONG, "Longest Pause", Unit::Duration),
+        ];
 
-/// Use of the host's processors.
-pub(super) const CPU_LOAD: Type = event(
-    123,
-    "jdk.CPULoad",
-    "CPU Load",
-    &["Operating System", "Processor"],
-    &[
-        START,
-        field("jvmUser", FLOAT, "JVM User", Unit::Share),
-        field("jvmSystem", FLOAT, "JVM System", Unit::Share),
-        field("machineTotal", FLOAT, "Machine Total", Unit::Share),
-    ],
-);
+    /// A pause of a garbage collection.
+    GC_PHASE_PAUSE = 111, "jdk.GCPhasePause", "GC Phase Pause",
+        PHASES, PHASE;
 
-/// A setting of the recording.
-pub(super) const ACTIVE_SETTING: Type = event(
-    122,
-    "jdk.ActiveSetting",
-    "Recording Setting",
-    &["Flight Recorder"],
-    &[
-        START,
-        field("id", LONG, "Event Id", Unit::Plain),
-        field("name", STRING, "Setting Name", Unit::Plain),
-        field("value", STRING, "Setting Value", Unit::Plain),
-    ],
-);
+    /// Used heap before or after a garbage collection.
+    GC_HEAP_SUMMARY = 112, "jdk.GCHeapSummary", "Heap Summary",
+        &["Java Virtual Machine", "GC", "Heap"], &[
+            START, GC_ID,
+            field("when", GC_WHEN, "When", Unit::Constant),
+            field("heapUsed", LONG, "Heap Used", Unit::Bytes),
+        ];
+
+    /// A collection of the young generation.
+    YOUNG_COLLECTION = 113, "jdk.YoungGarbageCollection", "Young Garbage Collection",
+        COLLECTOR, &[START, DURATION, GC_ID];
+
+    /// A collection of the old generation or of the complete heap.
+    OLD_COLLECTION = 114, "jdk.OldGarbageCollection", "Old Garbage Collection",
+        COLLECTOR, &[START, DURATION, GC_ID];
+
+    /// Request of a safepoint. The duration ends when all threads have stopped.
+    SAFEPOINT_BEGIN = 115, "jdk.SafepointBegin", "Safepoint Begin",
+        SAFEPOINTS, &[START, DURATION, SAFEPOINT_ID, THREADS, CRITICAL];
+
+    /// Time until all threads have stopped.
+    SAFEPOINT_SYNCHRONIZATION = 116, "jdk.SafepointStateSynchronization", "Safepoint State Synchronization",
+        SAFEPOINTS, &[START, DURATION, SAFEPOINT_ID];
+
+    /// End of a safepoint.
+    SAFEPOINT_END = 117, "jdk.SafepointEnd", "Safepoint End",
+        SAFEPOINTS, &[START, DURATION, SAFEPOINT_ID];
+
+    /// Work of the VM thread at a safepoint.
+    VM_OPERATION_EVENT = 118, "jdk.ExecuteVMOperation", "VM Operation",
+        &["Java Virtual Machine", "Runtime"], &[
+            START, DURATION,
+            field("operation", VM_OPERATION, "Operation", Unit::Constant),
+            field("safepoint", BOOLEAN, "At Safepoint", Unit::Plain),
+            SAFEPOINT_ID,
+        ];
+
+    /// Wait of a thread to enter a monitor.
+    MONITOR_ENTER = 140, "jdk.JavaMonitorEnter", "Java Monitor Blocked",
+        APPLICATION, &[
+            START, DURATION, EVENT_THREAD, STACK, MONITOR_CLASS,
+            field("previousOwner", THREAD, "Previous Monitor Owner", Unit::Constant),
+            field("address", LONG, "Monitor Address", Unit::Address),
+        ];
+
+    /// Wait of a thread in `Object.wait`.
+    MONITOR_WAIT = 141, "jdk.JavaMonitorWait", "Java Monitor Wait",
+        APPLICATION, &[
+            START, DURATION, EVENT_THREAD, STACK, MONITOR_CLASS,
+            field("notifier", THREAD, "Notifier Thread", Unit::Constant),
+            field("address", LONG, "Monitor Address", Unit::Address),
+        ];
+
+    /// Wait of a thread in `LockSupport.park`.
+    THREAD_PARK = 142, "jdk.ThreadPark", "Java Thread Park",
+        APPLICATION, &[
+            START, DURATION, EVENT_THREAD, STACK,
+            field("parkedClass", CLASS, "Class Parked On", Unit::Constant),
+            field("address", LONG, "Address of Object Parked", Unit::Address),
+        ];
+
+    /// Wait of a thread in `Thread.sleep`.
+    THREAD_SLEEP = 143, "jdk.ThreadSleep", "Java Thread Sleep",
+        APPLICATION, ONLY_TIME;
+
+    /// Wait of a virtual thread that could not be unmounted.
+    VIRTUAL_THREAD_PINNED = 144, "jdk.VirtualThreadPinned", "Virtual Thread Pinned",
+        APPLICATION, ONLY_TIME;
+
+    /// Wait to receive from a socket.
+    SOCKET_READ = 145, "jdk.SocketRead", "Socket Read",
+        APPLICATION, SOCKET;
+
+    /// Wait to send to a socket.
+    SOCKET_WRITE = 146, "jdk.SocketWrite", "Socket Write",
+        APPLICATION, SOCKET;
+
+    /// Wait to read a file.
+    FILE_READ = 147, "jdk.FileRead", "File Read",
+        APPLICATION, FILE;
+
+    /// Wait to write a file.
+    FILE_WRITE = 148, "jdk.FileWrite", "File Write",
+        APPLICATION, FILE;
+
+    /// Wait that the JDK has no type for.
+    WAIT = 149, "jvmprobe.Wait", "Wait",
+        APPLICATION, &[
+            START, DURATION, EVENT_THREAD, STACK,
+            field("kind", STRING, "Kind", Unit::Plain),
+            field("on", STRING, "Awaited", Unit::Plain),
+        ];
+
+    /// The JVM that a recording is about.
+    JVM_INFORMATION = 119, "jdk.JVMInformation", "JVM Information",
+        &["Java Virtual Machine"], &[
+            START,
+            field("jvmName", STRING, "JVM Name", Unit::Plain),
+            field("jvmVersion", STRING, "JVM Version", Unit::Plain),
+            field("jvmArguments", STRING, "JVM Command Line Arguments", Unit::Plain),
+            field("jvmFlags", STRING, "JVM Settings File Arguments", Unit::Plain),
+            field("javaArguments", STRING, "Java Application Arguments", Unit::Plain),
+            field("jvmStartTime", LONG, "JVM Start Time", Unit::TimeMillis),
+            field("pid", LONG, "Process Identifier", Unit::Plain),
+        ];
+
+    /// The kernel of the host.
+    OS_INFORMATION = 120, "jdk.OSInformation", "OS Information",
+        &["Operating System"], &[START, field("osVersion", STRING, "OS Version", Unit::Plain)];
+
+    /// A system property of the JVM.
+    SYSTEM_PROPERTY = 121, "jdk.InitialSystemProperty", "Initial System Property",
+        &["Java Virtual Machine"], &[
+            START,
+            field("key", STRING, "Key", Unit::Plain),
+            field("value", STRING, "Value", Unit::Plain),
+        ];
+
+    /// Use of the host's processors.
+    CPU_LOAD = 123, "jdk.CPULoad", "CPU Load",
+        &["Operating System", "Processor"], &[
+            START,
+            field("jvmUser", FLOAT, "JVM User", Unit::Share),
+            field("jvmSystem", FLOAT, "JVM System", Unit::Share),
+            field("machineTotal", FLOAT, "Machine Total", Unit::Share),
+        ];
+
+    /// A setting of the recording.
+    ACTIVE_SETTING = 122, "jdk.ActiveSetting", "Recording Setting",
+        &["Flight Recorder"], &[
+            START,
+            field("id", LONG, "Event Id", Unit::Plain),
+            field("name", STRING, "Setting Name", Unit::Plain),
+            field("value", STRING, "Setting Value", Unit::Plain),
+        ];
+}
 
 /// Types without events. Views of the JDK that also use other types fail if one of these is missing.
 const UNUSED: [Type; 9] = [
@@ -632,13 +495,13 @@ const UNUSED: [Type; 9] = [
 
 /// Returns all types.
 pub(super) fn all() -> impl Iterator<Item = &'static Type> {
-    TYPES.into_iter().chain(&UNUSED)
+    TYPES.into_iter().chain(EVENTS.iter().copied()).chain(&UNUSED)
 }
 
 const NAME: &[Field] = &[field("name", STRING, "Name", Unit::Plain)];
 
-/// All types with events, and the types of their fields.
-const TYPES: [&Type; 69] = [
+/// All types of fields and of annotations.
+const TYPES: [&Type; 36] = [
     &value(BOOLEAN, "boolean", "", &[]),
     &value(CHAR, "char", "", &[]),
     &value(FLOAT, "float", "", &[]),
@@ -772,39 +635,6 @@ const TYPES: [&Type; 69] = [
         "Compiler Type",
         &[field("compiler", STRING, "Compiler", Unit::Plain)],
     ),
-    &EXECUTION_SAMPLE,
-    &WALL_CLOCK_SAMPLE,
-    &EVENT_SAMPLE,
-    &ALLOCATION_SAMPLE,
-    &EXCEPTION_THROW,
-    &CLASS_DEFINE,
-    &THREAD_START,
-    &DEOPTIMIZATION,
-    &COMPILATION,
-    &GARBAGE_COLLECTION,
-    &GC_PHASE_PAUSE,
-    &GC_HEAP_SUMMARY,
-    &YOUNG_COLLECTION,
-    &OLD_COLLECTION,
-    &SAFEPOINT_BEGIN,
-    &SAFEPOINT_SYNCHRONIZATION,
-    &SAFEPOINT_END,
-    &VM_OPERATION_EVENT,
-    &MONITOR_ENTER,
-    &MONITOR_WAIT,
-    &THREAD_PARK,
-    &THREAD_SLEEP,
-    &VIRTUAL_THREAD_PINNED,
-    &SOCKET_READ,
-    &SOCKET_WRITE,
-    &FILE_READ,
-    &FILE_WRITE,
-    &WAIT,
-    &JVM_INFORMATION,
-    &OS_INFORMATION,
-    &SYSTEM_PROPERTY,
-    &CPU_LOAD,
-    &ACTIVE_SETTING,
     &annotation(LABEL, "jdk.jfr.Label", &[field("value", STRING, "", Unit::Plain)]),
     &annotation(CATEGORY, "jdk.jfr.Category", &[field("value", STRING, "", Unit::List)]),
     &annotation(CONTENT_TYPE, "jdk.jfr.ContentType", &[]),
