@@ -905,7 +905,7 @@ mod tests {
         let processes = [(); 3].map(|()| WaitingShell::new());
         let tenants = ["slow", "slow", "quick"];
         for (process, tenant) in processes.iter().zip(tenants) {
-            let arrival = arrival(&process, &library, Ok(jvm.hotspot()));
+            let arrival = arrival(process, &library, Ok(jvm.hotspot()));
             let starting =
                 Starting::new(Found::Opened(arrival.target), Some(arrival.hotspot), None);
             worker.starting.push(Starting { tenant: tenant.into(), ..starting });
