@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Maximum number of bytes of the symbols that [`Symbols::with_prefixes`] returns. Names may overlap in a string table,
-/// so the size of the file does not limit them. The selected symbols of a libjvm.so have about 100 KB.
+/// so the size of the file does not limit them. The selected symbols of a libjvm.so have about 40 KB.
 const MAX_SELECTED: usize = 4 << 20;
 
 /// A named address.
