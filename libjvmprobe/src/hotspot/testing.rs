@@ -41,7 +41,6 @@ impl Image {
     }
 
     /// Returns the address after the last stored word.
-    #[cfg(feature = "fuzzing")]
     pub(super) fn end(&self) -> Addr {
         Addr(self.base + self.used as u64 * 8)
     }
