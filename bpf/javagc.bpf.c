@@ -39,6 +39,7 @@ struct {
 
 /* Whether user space reports the memory pools of each pause. */
 const volatile bool reports_pools = false;
+
 /*
  * Maximum number of events of each kind that one JVM sends per second; 0: no limit. The ring buffer
  * is shared by all JVMs, and a JVM that dumps stacks in a loop makes twenty thousand stops per second.
@@ -151,7 +152,8 @@ static __always_inline bool may_send(struct budget *budget, __u32 kind, __u64 no
 /* Returns whether a JVM may send an event that is not a stop. */
 static __always_inline bool may_send_other(__u64 key, __u64 now)
 {
-	return !max_events_per_second || may_send(bpf_map_lookup_elem(&budgets, &key), BUDGET_OTHER, now);
+	return !max_events_per_second ||
+	       may_send(bpf_map_lookup_elem(&budgets, &key), BUDGET_OTHER, now);
 }
 
 /* Returns whether a stop may be sent. If not, adds it to the JVM's totals of stops that were not sent. Runs
@@ -180,6 +182,7 @@ static __always_inline bool may_send_stop(const struct stop_event *stop, __u64 n
 	return false;
 }
 
+/* Returns whether this is a JVM that user space traces. */
 static __always_inline bool is_traced(__u64 key)
 {
 	return bpf_map_lookup_elem(&stops, &key);

@@ -253,7 +253,7 @@ fn allocation_and_pauses_use_the_formats_of_their_tools() {
     assert!(rows[0].ends_with("0.001      2.000       2.500      100.0M      20.0M"), "{text}");
     assert!(
         text.contains(
-            "GC stopped the application 4 times for 10.0 ms: 0.02 % of the time; 4 collections, 0 full, 4.0 per minute"
+            "GC stopped the application 4 times for 10.0 ms: 0.02 % of the time;\n  4 collections, 0 full, 4.0 per minute"
         ),
         "{text}"
     );

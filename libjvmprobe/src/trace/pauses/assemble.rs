@@ -121,6 +121,9 @@ impl Assembler {
     fn pool(&mut self, e: &pool_event, jvm: &JvmFacts<'_>) -> Option<Record> {
         let manager = text(&e.manager);
         if !is_cycle(&manager) {
+            if !self.keep_pools {
+                return None;
+            }
             if self.stop_pools.len() >= 2 * MAX_OPEN {
                 self.stop_pools.pop_front();
             }
