@@ -24,7 +24,7 @@
 //! *Walking* happens in the kernel or, for sleeping threads, in [`crate::bpf::user_walker`], and yields
 //! [`raw::RawStack`]s; *naming* happens here. Java frames are named as soon as they are received
 //! ([`crate::stack::java_frames`]), which turns a raw stack into a [`raw::Stack`]; the remaining addresses go
-//! through [`name::Name`]. The walker does not depend on names, so that walking and naming can be replaced
+//! through [`name`]. The walker does not depend on names, so that walking and naming can be replaced
 //! separately.
 
 pub mod code_log;

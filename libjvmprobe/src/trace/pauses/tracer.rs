@@ -22,7 +22,7 @@ use crate::{
     },
     hotspot::{HotSpot, counters::Counts},
     jvms::{ByKey, Followed, Lost, Named, Reading, Tool},
-    process::{Target, cgroup, pid::thread_named},
+    process::{Target, cgroup, pid::thread_named, reader::within},
     sys::{Pace, warn_once},
     trace::{
         self,
@@ -104,12 +104,21 @@ struct ByCounters {
     next_poll: Instant,
 }
 
+impl ByCounters {
+    fn is_polled(&self) -> bool {
+        self.watch.is_none()
+    }
+}
+
 /// If it takes longer than this to read a JVM's counters, the next poll of that JVM is delayed: see
 /// [`POLL_DELAY_FACTOR`].
 const SLOW_POLL: Duration = Duration::from_millis(100);
 /// Time from the begin of a slow read to the next poll of the same JVM, as a multiple of the duration of the
 /// read. Events of other JVMs wait during a read.
 const POLL_DELAY_FACTOR: u32 = 20;
+
+/// Maximum time for the last poll of all JVMs.
+const MAX_LAST_POLL: Duration = Duration::from_secs(1);
 
 /// Program that runs when the JVM has written to its counter of stop time.
 const COUNTED_PROGRAM: &str = "counted_stop";
@@ -268,11 +277,31 @@ impl<S: Sink> Tracer<S> {
         Ok(())
     }
 
+    /// Reports what the polled counters of JVMs show, of those for which `is_due` is true.
+    fn poll_counters(
+        &mut self,
+        jvms: &mut ByKey<Jvm>,
+        is_due: impl Fn(&ByCounters) -> bool,
+    ) -> Result<()> {
+        let due = self.counted.iter().filter(|(_, of)| of.is_polled() && is_due(of));
+        for key in due.map(|(key, _)| *key).collect::<Vec<_>>() {
+            let begin = Instant::now();
+            self.count(jvms, key, None)?;
+            let took = begin.elapsed();
+            if let Some(of) = self.counted.get_mut(&key).filter(|_| took > SLOW_POLL) {
+                of.next_poll = begin + took * POLL_DELAY_FACTOR;
+            }
+        }
+        Ok(())
+    }
+
     /// Reports the JVMs that still run when the trace ends.
     ///
     /// # Errors
     /// Errors of the sink.
     pub fn finish(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        // Collections may have ended since the last poll, which can be seconds ago on a busy machine.
+        within(MAX_LAST_POLL, || self.poll_counters(jvms, |_| true))?;
         self.report(jvms)
     }
 }
@@ -343,8 +372,7 @@ impl<S: Sink> Tool for Tracer<S> {
     }
 
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
-        let is_polled = |of: &ByCounters| of.watch.is_none();
-        let timeout = match self.counted.values().any(is_polled) {
+        let timeout = match self.counted.values().any(ByCounters::is_polled) {
             true => timeout.min(self.next_counter_poll.saturating_duration_since(Instant::now())),
             false => timeout,
         };
@@ -376,16 +404,7 @@ impl<S: Sink> Tool for Tracer<S> {
             return Ok(());
         }
         self.next_counter_poll = now + counted::poll_interval(self.options.pace);
-        let due = self.counted.iter().filter(|(_, of)| is_polled(of) && now >= of.next_poll);
-        for key in due.map(|(key, _)| *key).collect::<Vec<_>>() {
-            let begin = Instant::now();
-            self.count(jvms, key, None)?;
-            let took = begin.elapsed();
-            if let Some(of) = self.counted.get_mut(&key).filter(|_| took > SLOW_POLL) {
-                of.next_poll = begin + took * POLL_DELAY_FACTOR;
-            }
-        }
-        Ok(())
+        self.poll_counters(jvms, |of| now >= of.next_poll)
     }
 
     fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
