@@ -47,7 +47,7 @@ impl Instant {
 }
 
 /// A location in a file that a program can be attached to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Site {
     /// All locations of a USDT probe.
     Usdt {

@@ -175,13 +175,17 @@ pub(crate) struct RereadLimit {
     /// Earliest time of the next re-read: `interval` after the last one.
     next: Option<Instant>,
     interval: Duration,
+    max_interval: Duration,
 }
 
 impl RereadLimit {
     /// Initial minimum time between two re-reads. Each time that an address is still unmapped after a re-read, the
-    /// minimum time doubles, up to `MAX_INTERVAL`.
+    /// minimum time doubles, up to `max_interval`.
     const MIN_INTERVAL: Duration = Duration::from_millis(10);
-    const MAX_INTERVAL: Duration = Duration::from_secs(1);
+
+    pub(crate) fn new(max_interval: Duration) -> Self {
+        Self { next: None, interval: Self::MIN_INTERVAL, max_interval }
+    }
 
     /// Returns whether the mappings may be read again.
     pub(crate) fn allows(&self, now: Instant) -> bool {
@@ -191,16 +195,10 @@ impl RereadLimit {
     /// Counts a re-read. `is_unmapped`: an address is still unmapped.
     pub(crate) fn add(&mut self, now: Instant, is_unmapped: bool) {
         self.interval = match is_unmapped {
-            true => (self.interval * 2).min(Self::MAX_INTERVAL),
+            true => (self.interval * 2).min(self.max_interval),
             false => Self::MIN_INTERVAL,
         };
         self.next = Some(now + self.interval);
-    }
-}
-
-impl Default for RereadLimit {
-    fn default() -> Self {
-        Self { next: None, interval: Self::MIN_INTERVAL }
     }
 }
 
@@ -438,7 +436,7 @@ mod tests {
 
     #[test]
     fn rereads_become_rarer_while_an_address_stays_unmapped() {
-        let (mut limit, now) = (RereadLimit::default(), Instant::now());
+        let (mut limit, now) = (RereadLimit::new(Duration::from_secs(1)), Instant::now());
         let after = |milliseconds| now + Duration::from_millis(milliseconds);
         assert!(limit.allows(now));
         limit.add(now, true);

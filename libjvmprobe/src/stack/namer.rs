@@ -48,6 +48,9 @@ const REREAD_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Maximum size in bytes of the cached names of a JVM's Java frames.
 const MAX_NAMES_SIZE: usize = 16 << 20;
+/// Maximum time between two re-reads because of unmapped addresses. A stack is named only once, so a frame in a library
+/// that was loaded meanwhile remains without a name.
+const MAX_REREAD_INTERVAL: Duration = Duration::from_millis(200);
 
 impl StackNamer {
     /// Makes the namer of a JVM that has finished starting, and configures the stack walker for it. With `signatures`,
@@ -111,7 +114,7 @@ impl StackNamer {
             symbols,
             maps,
             next_reread: Instant::now() + REREAD_INTERVAL,
-            reread_limit: RereadLimit::default(),
+            reread_limit: RereadLimit::new(MAX_REREAD_INTERVAL),
             walker_version: None,
         })
     }

@@ -8,7 +8,7 @@ use crate::{
     Error,
     bpf::{
         inodes::attached_file,
-        probes::{Instant, Links, Plan, Scope, Site, resolve},
+        probes::{Instant, Links, Plan, Scope, Site, exported, resolve},
         session::Attach,
         stops,
     },
@@ -84,8 +84,8 @@ impl Traced {
     /// Attaches to the events that are located in the process's files. The first call searches for all events. A later
     /// call does nothing unless the mappings have changed since the last search; it then searches again for the events
     /// that could not be attached, except Java events. Events in libjvm.so are attached through `shared`, as in
-    /// [`follow`](Self::follow), except functions whose symbols come from the root of the process. The first call returns
-    /// the events that could not be attached, with the errors; later calls return none.
+    /// [`follow`](Self::follow), except functions that only the symbols from the root of the process show: they are
+    /// attached to in this process only. The first call returns the events that could not be attached, with the errors; later calls return none.
     pub(crate) fn attach_events(
         &mut self,
         events: &[EventSpec],
@@ -108,21 +108,22 @@ impl Traced {
             let cookie = number as u64;
             let found = find(&events[number], libjvm, &self.maps).and_then(|found| {
                 let Some(found) = found else { return Ok(None) };
-                let mut attach = |scope| session.attach(&found.binary, &found.plans, scope, cookie);
-                let is_usdt = |plan: &Plan| matches!(plan.site, Site::Usdt { .. });
-                let may_share = |libjvm: &LibJvm| {
-                    libjvm.may_share_attachments() || found.plans.iter().all(is_usdt)
-                };
-                match (&mut shared, libjvm) {
-                    (Some(shared), Some(libjvm)) if found.is_libjvm && may_share(libjvm) => {
-                        let key = (attached_file(libjvm)?, Some(number));
-                        if let Entry::Vacant(entry) = shared.entry(key) {
-                            entry.insert(attach(Scope::AllProcesses)?);
-                        }
-                        Ok(None)
+                let mut plans = found.plans;
+                if let (Some(shared), Some(libjvm), true) = (&mut shared, libjvm, found.is_libjvm) {
+                    let (of_file, of_process) = split(libjvm, plans)?;
+                    let key = (attached_file(libjvm)?, Some(number));
+                    if !of_file.is_empty()
+                        && let Entry::Vacant(entry) = shared.entry(key)
+                    {
+                        let scope = Scope::AllProcesses;
+                        entry.insert(session.attach(&found.binary, &of_file, scope, cookie)?);
                     }
-                    _ => attach(Scope::Process(pid)).map(Some),
+                    plans = of_process;
+                    if plans.is_empty() {
+                        return Ok(None);
+                    }
                 }
+                session.attach(&found.binary, &plans, Scope::Process(pid), cookie).map(Some)
             });
             match found {
                 Ok(links) => self.links.extend(links.unwrap_or_default()),
@@ -143,4 +144,20 @@ impl Traced {
     pub(crate) fn detach_events(&mut self) {
         self.links = Links::default();
     }
+}
+
+/// Divides plans into those whose sites are the same for all processes that run a libjvm.so, and those whose sites are
+/// known only from symbols in the root of one process.
+fn split(libjvm: &LibJvm, plans: Vec<Plan>) -> Result<(Vec<Plan>, Vec<Plan>), Error> {
+    if libjvm.may_share_attachments() {
+        return Ok((plans, Vec::new()));
+    }
+    let elf = libjvm.elf()?;
+    let is_of_file = |plan: &Plan| match &plan.site {
+        Site::Usdt { .. } => true,
+        Site::Function { symbol, .. } => {
+            exported(&elf, symbol).is_ok_and(|site| site.as_ref() == Some(&plan.site))
+        }
+    };
+    Ok(plans.into_iter().partition(is_of_file))
 }

@@ -52,6 +52,9 @@ pub(crate) use attach::{Shared, SharedKey};
 const MIN_FORCED_REREAD_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_FORCED_REREAD_INTERVAL: Duration = Duration::from_secs(16);
 
+/// Maximum time between two re-reads because of unmapped addresses. Samples are named later.
+const MAX_REREAD_INTERVAL: Duration = Duration::from_secs(1);
+
 /// A profiled process and its code.
 pub(crate) struct Traced {
     kind: ProcessKind,
@@ -171,7 +174,7 @@ impl Traced {
             command: process.comm.as_str().into(),
             maps: CodeMaps::default(),
             symbols: files.symbols(process.pid),
-            reread_limit: RereadLimit::default(),
+            reread_limit: RereadLimit::new(MAX_REREAD_INTERVAL),
             next_forced_reread: Instant::now() + MIN_FORCED_REREAD_INTERVAL,
             forced_reread_interval: MIN_FORCED_REREAD_INTERVAL,
             code: CodeLog::default(),
