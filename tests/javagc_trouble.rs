@@ -8,11 +8,11 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use jvmprobe_tests::{
-    bpf::keys_of_maps,
+    bpf::{held_by, keys_of_maps},
     child_process::{ChildProcess, loader, sleeper},
     container::Container,
     fake::Fake,
@@ -326,14 +326,31 @@ fn lost_events_are_counted_exactly() {
 #[test]
 fn hits_of_untraced_processes_leave_no_entries() {
     run_alone();
-    let fake = Fake::start();
-    let _tool = Tool::start("javagc", &["-a", "-j"]);
-    while !keys_of_maps("stops").contains(&fake.pid().into()) {
-        thread::sleep(Duration::from_millis(100));
-    }
+    let mut fake = Fake::start();
+    let tool = Tool::start("javagc", &["-a", "-j"]);
+    // The entry is added before the probes are attached.
+    let has_probes = || !held_by(tool.pid()).links.is_empty();
+    let is_traced = |fake: &Fake| keys_of_maps("stops").contains(&fake.pid().into());
+    let wait_until_traced = |fake: &Fake| {
+        let begin = Instant::now();
+        while !(is_traced(fake) && has_probes()) {
+            assert!(begin.elapsed() < Duration::from_secs(30), "timeout: it is not traced");
+            thread::sleep(Duration::from_millis(100));
+        }
+    };
+    wait_until_traced(&fake);
+    thread::sleep(Duration::from_millis(500));
+    fake.fire(1, 1000.0);
+    // A stopped tool cannot find the other process, but its probes are hit.
+    tool.signal(Signal::STOP);
     let mut other = fake.start_another();
     other.fire(10, 1000.0);
-    assert!(!keys_of_maps("stops").contains(&other.pid().into()));
+    assert!(!is_traced(&other));
+    tool.signal(Signal::CONT);
+    wait_until_traced(&other);
+    let records = tool.interrupt().json();
+    let is_pause = |r: &serde_json::Value| r["type"] == "pause" && r["pid"] == fake.pid();
+    assert!(records.iter().any(is_pause), "the probes were not attached: {records:?}");
 }
 
 /// Lost events are counted exactly: if many JVMs already collect when the trace begins, each stop

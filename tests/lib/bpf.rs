@@ -36,12 +36,10 @@ pub fn count_maps() -> usize {
 }
 
 /// Returns the keys of all BPF maps that have this name and a number as their key.
-///
-/// # Panics
-/// If a map cannot be opened.
 pub fn keys_of_maps(name: &str) -> HashSet<u64> {
     let ids = MapInfoIter::default().filter(|map| map.name == name).map(|map| map.id);
-    let maps: Vec<_> = ids.map(|id| MapHandle::from_map_id(id).expect("open it")).collect();
+    // A map of a tool that has just ended may disappear meanwhile.
+    let maps: Vec<_> = ids.filter_map(|id| MapHandle::from_map_id(id).ok()).collect();
     let keys = maps.iter().flat_map(MapCore::keys).filter_map(|key| key.try_into().ok());
     keys.map(u64::from_ne_bytes).collect()
 }

@@ -43,8 +43,8 @@ const TENANT_SHARE: u64 = 10;
 const BY_JVM: [&str; 6] = ["gauges", "counted", "stops", "budgets", "gc_threads", "known_stacks"];
 
 /// Loads the BPF object with the programs named in `programs`, or with all programs if that is `None`. The
-/// stack walker and the program for requests are loaded only if `stacks` is set. `max_stops_per_second` limits each kind of
-/// events. `cpu_waits` are the offsets of the kernel's counters of waits for a CPU; without them, these waits are unknown.
+/// stack walker and the program for requests are loaded only if `stacks` is set. `max_stops_per_second` is the maximum
+/// number of events of each kind that a JVM sends per second. `cpu_waits` are the offsets of the kernel's counters of waits for a CPU; without them, these waits are unknown.
 ///
 /// # Errors
 /// [`Error::Permission`](crate::Error::Permission) or [`Error::Kernel`](crate::Error::Kernel) if the kernel

@@ -332,10 +332,9 @@ impl<S: Sink> Tool for Tracer<S> {
             let empty = [0; cpu_wait::ENTRY_SIZE];
             let _ = session::insert_new_entry(&maps.gc_threads, key, &empty, "measure waits");
         }
+        // If that fails, admit() reports it.
         let empty = [0; size_of::<stop_event>()];
-        if let Err(error) = session::insert_new_entry(&maps.stops, key, &empty, "record stops") {
-            log::warn!("process {pid}: {error}");
-        }
+        let _ = session::insert_new_entry(&maps.stops, key, &empty, "record stops");
         let Some(hotspot) = hotspot else { return };
         let gauges = &maps.gauges;
         let what = "pass heap addresses to the BPF programs";
@@ -350,6 +349,9 @@ impl<S: Sink> Tool for Tracer<S> {
 
     fn admit(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
         let pid = target.pid();
+        let empty = [0; size_of::<stop_event>()];
+        let stops = &self.session.skel.maps.stops;
+        session::insert_new_entry(stops, key, &empty, "record the stops of another JVM")?;
         if let Some(costs) = self.session.costs() {
             costs.add(key);
         }

@@ -625,8 +625,7 @@ impl<S: Sink> Tool for Tracer<S> {
     }
 
     fn lost(&mut self, followed: &mut Followed<Jvm>, events: u64) -> Result<()> {
-        self.sink.lost(Lost::now(followed.target.pid().0, events))?;
-        Ok(())
+        self.sink.lost(Lost::now(followed.target.pid().0, events))
     }
 
     fn report(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
