@@ -153,7 +153,7 @@ pub fn perf_map(bytes: &[u8]) {
     }
 }
 
-/// Reads the rich map of the project's JVMTI agent.
+/// Reads the map of the project's JVMTI agent.
 pub fn agent_map(bytes: &[u8]) {
     for (addr, size, code) in agent_map::parse(&String::from_utf8_lossy(bytes)) {
         let _ = (code.inlined_at(addr), code.inlined_at(Addr(addr.0.wrapping_add(size / 2))));

@@ -1,8 +1,8 @@
 //! A text buffer that holds complete records.
 //!
-//! This module defines how numbers, fields and names are written in the map. The records of one event are built in memory and go to
-//! the file in one write, so that records of other threads never interleave
-//! with them. The buffer grows with the records, up to 16 MiB. A record has at
+//! This module defines how numbers, fields and names are written in the map. The
+//! records of one event are built in memory and go to the file in one write, so
+//! that records of other threads never interleave with them. The buffer grows with the records, up to 16 MiB. A record has at
 //! most 32 KiB; the rest of a longer record is dropped.
 
 use core::ptr::NonNull;

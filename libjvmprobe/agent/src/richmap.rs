@@ -1,4 +1,4 @@
-//! The records of the rich map: the file in which the agent describes the JVM's
+//! The records of the agent's map: the file in which the agent describes the JVM's
 //! generated code, including inlined methods and lines.
 //!
 //! The map's format is the agent's own. It is text with one record per line and

@@ -131,9 +131,9 @@ unsafe fn call(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
 pub struct File(i32);
 
 impl File {
-    /// Opens `path` for appending, and creates it (mode 0600) if it does not exist. Rejects a symbolic link as the last component,
-    /// and anything but a regular file. Without `O_NONBLOCK`, the attempt to open a
-    /// FIFO would block the JVM until another process opens the FIFO for reading.
+    /// Opens `path` for appending, and creates it (mode 0600) if it does not exist.
+    /// Rejects a symbolic link as the last component, and anything but a regular
+    /// file. Without `O_NONBLOCK`, the attempt to open a FIFO would block the JVM until another process opens the FIFO for reading.
     pub fn append(path: &CStr) -> Option<Self> {
         let flags = O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC | number::O_NOFOLLOW;
         // SAFETY: the path ends in NUL and lives during the call.

@@ -50,7 +50,7 @@ pub(crate) enum Machine {
 }
 
 impl Machine {
-    /// Architecture of this program, which can only be built for these two.
+    /// Architecture of this program, which can only be built for x86-64 and aarch64.
     pub(crate) const NATIVE: Self =
         if cfg!(target_arch = "x86_64") { Self::X86_64 } else { Self::Aarch64 };
 

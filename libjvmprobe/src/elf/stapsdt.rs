@@ -175,21 +175,27 @@ impl Probes {
         providers.sort_unstable();
         providers.dedup();
         if !providers.contains(&provider) {
-            providers.truncate(6);
-            return format!("it has no provider {provider}, only {}", providers.join(", "));
+            return format!("it has no provider {provider}, only {}", list(&providers));
         }
         let family = name.split("__").next().unwrap_or(name);
-        let mut near: Vec<_> = self
+        let near: Vec<_> = self
             .names()
             .filter(|(p, n, _)| *p == provider && n.split("__").next() == Some(family))
             .map(|(_, n, _)| n)
             .collect();
-        near.truncate(6);
         if near.is_empty() {
             format!("its provider {provider} has no {family} probes")
         } else {
-            format!("its provider {provider} has only {}", near.join(", "))
+            format!("its provider {provider} has only {}", list(&near))
         }
+    }
+}
+
+/// Returns a list of names for a message, with at most six of them.
+fn list(names: &[&str]) -> String {
+    match names.split_at_checked(6) {
+        Some((first, [_, ..])) => format!("{}, ...", first.join(", ")),
+        _ => names.join(", "),
     }
 }
 

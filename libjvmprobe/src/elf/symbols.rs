@@ -124,7 +124,7 @@ impl Symbols {
                     // The name is stored twice.
                     let bytes = size_of::<(String, Symbol)>() + 2 * symbol.name.len();
                     let Some(rest) = free_bytes.checked_sub(bytes) else {
-                        log::warn!(
+                        log::debug!(
                             "a file has more than {MAX_SELECTED} bytes of symbols; ignoring the rest"
                         );
                         return found;

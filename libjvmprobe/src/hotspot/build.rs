@@ -1,7 +1,8 @@
-//! Facts about one libjvm.so, read once for all JVMs that run it.
+//! Facts about one libjvm.so.
 //!
-//! JVMs share the facts that are read from the file, unless its symbols come from the root of a process. Two JVMs share layout values only if their values are
-//! equal. A JVM that reports wrong values therefore affects only its own results.
+//! They are read once for all JVMs that run the file, unless its symbols come from the root of a process. Two JVMs
+//! share layout values only if their values are equal. A JVM that reports wrong values therefore affects only its
+//! own results.
 
 use std::{
     collections::HashMap,

@@ -21,7 +21,7 @@ const MODULE_END: u64 = 160;
 const BASE: &str = "java.base";
 const BASE_AT: &str = "jrt:/java.base";
 
-/// Reads HotSpot's data about classes.
+/// Caches through which modules are read.
 pub(super) struct Reader<'a, 'p> {
     pub(super) pages: &'a mut Pages<'p>,
     pub(super) symbols: &'a mut Symbols,

@@ -1,9 +1,10 @@
 //! Identity of a JVM as attributes of OpenTelemetry's semantic conventions.
 //!
 //! Attributes observed from outside override those that a JVM claims: in its environment, or in the process context that
-//! it publishes in its memory. The attributes in [`HOST_ATTRIBUTES`] and [`CLAIMABLE_ATTRIBUTES`] are never read from these. Container, pod and
-//! unit, for example, are derived from control groups, because a process cannot choose its control group. A claim about
-//! a trusted attribute that the host does not know is kept apart, for display only: see [`JvmIdentity::claimed`].
+//! it publishes in its memory. A JVM cannot set the attributes in [`HOST_ATTRIBUTES`] and [`CLAIMABLE_ATTRIBUTES`].
+//! Container, pod and unit, for example, are derived from control groups, because a process cannot choose its control
+//! group. A claim of one of the [`CLAIMABLE_ATTRIBUTES`] that the host does not know is kept apart, for display only: see
+//! [`JvmIdentity::claimed`].
 
 use std::{
     fs,
@@ -250,15 +251,21 @@ impl JvmIdentity {
     }
 }
 
-/// Drops attributes until the remaining ones have at most [`MAX_ATTRIBUTE_BYTES`]. Returns the number of dropped
-/// attributes.
+/// Drops attributes until the remaining ones have at most [`MAX_ATTRIBUTE_BYTES`]. Those that name the service or the pod
+/// are kept in preference to others. Returns the number of dropped attributes.
 fn limit(attributes: &mut Attributes) -> u64 {
     let (mut left, before) = (MAX_ATTRIBUTE_BYTES, attributes.len());
-    attributes.retain(|key, value| {
-        let rest = left.checked_sub(key.len() + value.len());
-        left = rest.unwrap_or(left);
-        rest.is_some()
-    });
+    let is_name = |key: &str| key.starts_with("service.") || key.starts_with("k8s.");
+    for of_names in [true, false] {
+        attributes.retain(|key, value| {
+            if is_name(key) != of_names {
+                return true;
+            }
+            let rest = left.checked_sub(key.len() + value.len());
+            left = rest.unwrap_or(left);
+            rest.is_some()
+        });
+    }
     (before - attributes.len()) as u64
 }
 
@@ -409,7 +416,9 @@ mod tests {
         };
         // Escaping makes these values four times as long.
         let mut own = all(128);
-        assert_eq!((limit(&mut own), own.len()), (125, 3));
+        own.insert("service.name".into(), "shop".into());
+        assert_eq!((limit(&mut own), own.len()), (125, 4));
+        assert!(own.contains_key("service.name"));
         let mut identity = JvmIdentity { dropped_attributes: 125, ..JvmIdentity::default() };
         identity.add_claims(all(4));
         assert_eq!((identity.dropped_attributes, identity.claimed.len()), (126, 3));

@@ -116,8 +116,9 @@ pub fn size(value: Option<u64>) -> String {
     value.map_or("-".into(), bytes)
 }
 
-/// Returns the table of totals by operation; `None` if it has no rows. `limited` are stops of which only sums are known: they
-/// have rows named (others), without percentiles. Stops without a collection are included `with_safepoints`.
+/// Returns the table of totals by operation; `None` if it has no rows. `limited` are stops of which only sums are
+/// known: they have rows named (others), without percentiles. Stops without a collection are included if
+/// `with_safepoints` is set.
 pub fn operations(summary: &Summary, limited: &Limited, with_safepoints: bool) -> Option<String> {
     let shown = summary.operations.iter().filter(|op| op.gc || with_safepoints);
     let others = [(&limited.pauses, true), (&limited.safepoints, with_safepoints)];

@@ -24,8 +24,8 @@ use crate::{
 
 /// Plausibility limit for the size of a blob in bytes.
 const MAX_BLOB: u64 = 64 << 20;
-/// Maximum number of pieces of code: more than a full code cache of 2 GiB holds, because methods have some KB each.
-const MAX_CODE: usize = 1 << 20;
+/// Maximum number of pieces of code. Large JVMs have some hundred thousand.
+const MAX_CODE: usize = 1 << 22;
 /// Maximum total length of the names of stubs. A JVM has some thousand stubs with short names.
 const MAX_STUB_NAMES: usize = 16 << 20;
 /// Plausibility limit for the number of inlined methods.
@@ -71,11 +71,11 @@ pub(in crate::hotspot) fn read(
     memory: &Memory,
     layout: &Layout,
     inlining: Inlining<'_>,
-) -> Result<Vec<(Addr, u64, Code)>> {
+) -> Result<CodeList> {
     let pages = &mut Pages::sequential(memory);
     let mut blobs = Blobs::new(layout, inlining)?;
     let mut methods = Methods::new(layout)?;
-    let mut found = FoundCode::default();
+    let mut found = CodeList::default();
     for heap in heaps(pages, layout)? {
         blobs.each(pages, &heap, |blobs, pages, blob| {
             if !found.is_full
@@ -84,23 +84,25 @@ pub(in crate::hotspot) fn read(
                 found.push(blob, code);
             }
         })?;
+        if found.is_full {
+            break;
+        }
     }
-    if found.is_full {
-        log::warn!("a JVM has an implausible amount of code; some of it remains without a name");
-    }
-    Ok(found.code)
+    Ok(found)
 }
 
 /// Code that was read, within limits that only a hostile JVM exceeds.
-#[derive(Default)]
-struct FoundCode {
-    code: Vec<(Addr, u64, Code)>,
+#[derive(Debug, Default)]
+pub(in crate::hotspot) struct CodeList {
+    /// Address, size in bytes, and name of each piece.
+    pub(in crate::hotspot) code: Vec<(Addr, u64, Code)>,
     /// Total length of the names of stubs.
     stub_names: usize,
-    is_full: bool,
+    /// Whether a limit was reached, and further code was left out.
+    pub(in crate::hotspot) is_full: bool,
 }
 
-impl FoundCode {
+impl CodeList {
     fn push(&mut self, blob: Blob, code: Code) {
         // The cache of methods limits their names.
         self.stub_names += if blob.method.is_none() { code.name.len() } else { 0 };
@@ -340,7 +342,7 @@ mod tests {
         let fake = fake();
         let found = read(&own_memory(), &fake.image.read().unwrap(), Inlining::Everywhere);
         let found = found.unwrap();
-        let [(begin, size, code)] = &found[..] else { panic!("{found:?}") };
+        let [(begin, size, code)] = &found.code[..] else { panic!("{found:?}") };
         assert_eq!((*begin, *size), (fake.code, 48));
         assert_eq!((&*code.name, code.signature.as_deref()), ("A.b", Some("(int)")));
     }
@@ -396,7 +398,7 @@ mod tests {
         let fake = fake();
         let blob = find(&fake.image.read().unwrap(), fake.code).unwrap().unwrap();
         let name = "x".repeat(1 << 20);
-        let mut found = FoundCode::default();
+        let mut found = CodeList::default();
         for _ in 0..2 * (MAX_STUB_NAMES >> 20) {
             found.push(blob, Code::new(CodeKind::Method, &name));
         }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    Addr, Result,
+    Addr, Error, Result,
     hotspot::{
         HotSpot,
         code::{
@@ -52,10 +52,11 @@ impl HotSpot {
     /// [`crate::Error::Layout`] naming the missing field, [`crate::Error::Memory`] if the JVM has exited.
     pub fn code(&self, inlining: Inlining<'_>) -> Result<Vec<(Addr, u64, Code)>> {
         let until = Instant::now() + MAX_TIME;
-        let mut code = within(MAX_TIME, || cache::read(&self.memory, &self.layout, inlining))?;
-        if Instant::now() >= until {
+        let cache::CodeList { mut code, is_full, .. } =
+            within(MAX_TIME, || cache::read(&self.memory, &self.layout, inlining))?;
+        if is_full || Instant::now() >= until {
             let pid = self.pid;
-            log::warn!("process {pid}: reading its code takes too long; some has no name");
+            log::warn!("process {pid}: it has too much code to read; some of it has no name");
         }
         self.name_stubs(&mut code);
         Ok(code)
@@ -65,9 +66,14 @@ impl HotSpot {
     /// neither a safepoint nor a call may be missing.
     ///
     /// # Errors
-    /// The errors of [`Self::code`].
+    /// The errors of [`Self::code`]; [`Error::Layout`] if the methods cannot all be read within a minute.
     pub(in crate::hotspot) fn inlined_methods(&self) -> Result<Vec<Addr>> {
-        cache::inlined(&self.memory, &self.layout)
+        let until = Instant::now() + MAX_TIME;
+        let methods = within(MAX_TIME, || cache::inlined(&self.memory, &self.layout))?;
+        if Instant::now() >= until {
+            return Err(Error::layout("reading the inlined methods takes too long"));
+        }
+        Ok(methods)
     }
 
     /// Creates a reader that looks up this JVM's code and methods by address.

@@ -147,11 +147,12 @@ impl MonitorLookup<'_> {
             None => Vec::new(),
         };
         let found: MonitorsAt = found.into();
-        self.size += 1 + found.iter().map(|monitors| 1 + monitors.len()).sum::<usize>();
-        if self.size > MAX_CACHED {
+        let size = 1 + found.iter().map(|monitors| 1 + monitors.len()).sum::<usize>();
+        if self.size + size > MAX_CACHED {
             self.known.clear();
             self.size = 0;
         }
+        self.size += size;
         self.known.insert(pc, Arc::clone(&found));
         Ok(found)
     }

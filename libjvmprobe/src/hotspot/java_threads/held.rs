@@ -33,7 +33,7 @@ use crate::{
 
 /// Maximum number of monitors of one interpreted frame, for plausibility.
 const MAX_MONITORS: u64 = 1024;
-/// Maximum number of monitors of one thread. A thread whose recursion enters a monitor again in each frame is listed with
+/// Number of monitors of one thread after which no further frame is read. A thread whose recursion enters a monitor again in each frame is listed with
 /// at most 1,024 frames.
 const MAX_HELD: usize = 4096;
 /// Maximum number of entries of the JVM's list of monitors that are read.

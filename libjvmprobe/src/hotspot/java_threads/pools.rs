@@ -103,7 +103,7 @@ struct Walk<'a> {
     reader: &'a mut Reader,
     pages: Pages<'a>,
     /// Offsets of fields, by the Klass of an object.
-    offsets: HashMap<(Addr, FieldName), Option<u64>>,
+    offsets: HashMap<(Addr, FieldName), u64>,
     until: Instant,
 }
 
@@ -158,14 +158,17 @@ impl Walk<'_> {
     fn offset(&mut self, object: Addr, field: FieldName) -> Option<u64> {
         let klass = self.reader.references.class_of(&mut self.pages, object).ok()?;
         if let Some(offset) = self.offsets.get(&(klass, field)) {
-            return *offset;
+            return Some(*offset);
         }
         let lineage = self.reader.fields.lineage(&mut self.pages, klass).ok()?;
         let offset = lineage.into_iter().find_map(|klass| {
             let [offset] = self.reader.fields.offsets(&mut self.pages, klass, [field]).ok()?;
             offset
         });
-        self.offsets.insert((klass, field), offset);
+        // A failure may be temporary, so it is not cached.
+        if let Some(offset) = offset {
+            self.offsets.insert((klass, field), offset);
+        }
         offset
     }
 

@@ -34,8 +34,6 @@ pub(super) const FIRST_WITH_HANDLES: u32 = 16;
 pub(super) const FIRST_WITH_OWNER_NUMBERS: u32 = 24;
 /// Maximum number of characters of a name; longer names are truncated.
 const MAX_CHARACTERS: u16 = 512;
-/// Maximum number of threads whose names are returned.
-const MAX_NAMED: usize = 1 << 14;
 /// Maximum number of classes cached.
 const MAX_CLASSES: usize = 1 << 14;
 /// Number of threads that are read together.
@@ -211,15 +209,18 @@ impl Reader {
     /// Returns the names that the threads' Java objects hold, by thread ID in the JVM's PID namespace. Harmful characters
     /// are not escaped. Reads each thread once. Leaves out names for which `is_wanted` is false, and threads that are
     /// not read by `until`.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] if the JVM does not show thread IDs (Zero VM), [`Error::Memory`].
     pub(in crate::hotspot) fn names(
         &mut self,
         until: Instant,
         is_wanted: impl Fn(&str) -> bool,
     ) -> Result<HashMap<u32, String>> {
+        self.layout.get(Item::OsThreadId)?;
         let memory = self.memory.clone();
         let mut pages = Pages::scattered(&memory);
-        let mut threads = threads::addresses(&memory, &self.layout)?;
-        threads.truncate(MAX_NAMED);
+        let threads = threads::addresses(&memory, &self.layout)?;
         let mut names = HashMap::new();
         for some in threads.chunks(AT_ONCE) {
             let read = pages.read_batched(some, |pages, &thread| {

@@ -158,6 +158,7 @@ impl Names {
 }
 
 impl<'p> Reader<'p> {
+    /// Returns the caches for reading modules. Their Symbols are few, so they are read through the cache for classes.
     fn of_modules(&mut self) -> modules::Reader<'_, 'p> {
         modules::Reader { pages: &mut self.pages, symbols: &mut self.symbols }
     }

@@ -220,9 +220,12 @@ impl Reader {
         let number = pages.u64(at(object, fields.number)?);
         let container = self.reference(pages, object, self.classes.container);
         let scopes = self.reference(pages, object, self.classes.scopes);
-        let (number, container, scopes, locks) = (number?, container?, scopes?, locks?);
-        // The virtual thread may have moved or been unmounted meanwhile.
-        let mounted = mounted.ok().flatten().map(|(object, _)| object);
+        let (number, container, scopes) = (number?, container?, scopes?);
+        // The virtual thread may have moved or been unmounted meanwhile. Then it is unknown which thread has these locks.
+        let (mounted, locks) = match mounted {
+            Ok(mounted) => (mounted.map(|(object, _)| object), locks?),
+            Err(_) => (None, Vec::new()),
+        };
         Ok(Platform { thread, number, mounted, container, scopes, locks })
     }
 

@@ -57,7 +57,8 @@ pub struct TitledProfile<'a> {
     pub profile: &'a Profile,
     /// The title.
     pub title: Title,
-    /// Stops of the application. They are shown on the time axis, if the times of the samples are known.
+    /// Stops of the application. Pages and pictures show them on the time axis, if the times of the samples are known.
+    /// Recordings contain them in any case.
     pub bands: Vec<Band>,
 }
 
