@@ -564,7 +564,7 @@ fn network_threads_have_no_capabilities() {
         thread::sleep(Duration::from_millis(20));
     }
     // Other tests in this process have such threads, too.
-    for name in ["jvmprobed-net", "jvmprobed-names"] {
+    for name in ["jvmprobed-net", "jvmprobed-help"] {
         let sets = capabilities(name);
         assert!(sets.len() >= 5 && sets.iter().all(|&set| set == 0), "{name}: {sets:x?}");
     }

@@ -483,6 +483,11 @@ fn unusable_directory_is_rejected_in_one_line() {
 #[test]
 fn windows_of_an_older_format_are_removed_at_startup() {
     run_beside_others();
+    (1..=2).for_each(check_that_windows_are_removed);
+}
+
+/// Checks that the daemon replaces the windows of an older version of the format.
+fn check_that_windows_are_removed(version: u32) {
     let scratch = folder();
     let dir = scratch.path().join("kept");
     let mut store = Store::open(&dir, DAY, UNLIMITED_BYTES).unwrap();
@@ -490,17 +495,18 @@ fn windows_of_an_older_format_are_removed_at_startup() {
     drop(store);
     fs::create_dir(dir.join("push")).unwrap();
     fs::write(dir.join("push/queued"), "x").unwrap();
-    // Older versions used other names for a window's files.
-    for window in names(&dir).into_iter().filter(|name| name.starts_with("15s-")) {
+    // Version 1 used other names for a window's files.
+    for window in names(&dir).into_iter().filter(|name| version == 1 && name.starts_with("15s-")) {
         let file = dir.join(window);
         fs::rename(file.join(PROFILES), file.join("profiles.pb.gz")).unwrap();
     }
-    fs::write(dir.join("version"), "1\n").unwrap();
+    fs::write(dir.join("version"), format!("{version}\n")).unwrap();
     let show =
         Command::new(binary("jvmprobed")).args(["show", "--dir"]).arg(&dir).output().unwrap();
     let said = String::from_utf8(show.stderr).unwrap();
     assert!(
-        said.contains("has version 1 of an older jvmprobed") && said.lines().count() == 1,
+        said.contains(&format!("has version {version} of an older jvmprobed"))
+            && said.lines().count() == 1,
         "{said}"
     );
     assert_eq!(show.status.code(), Some(1));

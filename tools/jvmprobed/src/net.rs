@@ -38,9 +38,9 @@ impl Net {
     /// # Errors
     /// The thread or its epoll instance cannot be created.
     pub fn start() -> io::Result<Self> {
-        // Host names are resolved in separate threads, because the C library's function blocks.
+        // Helper threads resolve host names and use the queues on disk, because these calls block.
         let mut builder = Builder::new_current_thread();
-        builder.thread_name("jvmprobed-names");
+        builder.thread_name("jvmprobed-help");
         Self::with(builder, "jvmprobed-net")
     }
 

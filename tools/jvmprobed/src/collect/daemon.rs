@@ -218,7 +218,7 @@ struct Daemon {
     worker: WindowWorker,
     /// End of the open window.
     window_end: Instant,
-    /// The same on `CLOCK_MONOTONIC` in nanoseconds.
+    /// End of the open window, on `CLOCK_MONOTONIC` in nanoseconds.
     window_end_ns: u64,
     /// End of the window that was closed last, on `CLOCK_MONOTONIC` in nanoseconds.
     closed_end_ns: Option<u64>,

@@ -35,7 +35,8 @@ const MAX_TIME_PER_JVM: Duration = Duration::from_millis(100);
 /// Part of a window that the gauges of all JVMs may take.
 const PART_FOR_ALL: u32 = 30;
 
-/// All running JVMs, and those that ended within the last two windows. The registry publishes only JVMs that the rules select.
+/// All running JVMs, and those that ended within the last two windows. The registry publishes only JVMs that the rules
+/// select.
 #[derive(Debug)]
 pub struct Jvms {
     arrivals: Arrivals,

@@ -48,7 +48,8 @@ pub const MAX_BATCHES: usize = 16_384;
 pub const STOPS: &str = "pauses";
 /// Name of the tracer of allocation in records of cost.
 pub const ALLOCATION: &str = "allocation";
-
+/// Name of the tracer of allocation in records of loss.
+const ALLOCATIONS: &str = "allocations";
 /// Name of the tracer of waits, also in records of cost and loss.
 const WAITS: &str = "waits";
 
@@ -119,7 +120,7 @@ impl Tracers {
         tracers.add("pauses", pauses)?;
         tracers.add("samples", samples)?;
         if has_allocation {
-            tracers.add("allocations", allocations)?;
+            tracers.add(ALLOCATIONS, allocations)?;
         }
         if has_waits {
             tracers.add(WAITS, waits)?;
@@ -180,7 +181,7 @@ impl Tracers {
             self.restart("samples", to.hertz > 0, self::samples)?;
         }
         if from.allocation != to.allocation {
-            self.restart("allocations", to.allocation, allocations)?;
+            self.restart(ALLOCATIONS, to.allocation, allocations)?;
         }
         if from.waits != to.waits {
             self.restart(WAITS, to.waits, waits)?;
@@ -321,8 +322,7 @@ impl Sink for BatchSink {
     }
 
     fn cost(&mut self, cost: Cost) {
-        // The label of the cost differs from the tracer's name.
-        let tracer = if self.tracer == "allocations" { ALLOCATION } else { self.tracer };
+        let tracer = if self.tracer == ALLOCATIONS { ALLOCATION } else { self.tracer };
         self.send(Batch::Cost { tracer, cost });
     }
 
@@ -384,7 +384,7 @@ fn allocations(
         ..allocations::Options::NONE
     };
     let tracer =
-        allocations::Tracer::new(tracer_options, BatchSink::new(options, out, "allocations"))?;
+        allocations::Tracer::new(tracer_options, BatchSink::new(options, out, ALLOCATIONS))?;
     let tracer = tracer.with_cost_budget(Arc::clone(&options.allocation_ppm));
     let arrivals = options.registry.subscribe()?;
     let mut trace = Trace::start(tracer, Vec::new(), Some(arrivals))?;

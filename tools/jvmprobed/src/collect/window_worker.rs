@@ -103,8 +103,8 @@ fn process_window(window: Window, store: &mut Store, push: &Push, totals: &Share
     let mut locked = totals.lock();
     locked.windows += 1;
     locked.store_counts = store.counts();
-    for (tenant, stacks) in store.take_limited() {
-        locked.add_limited("store", &tenant, stacks);
+    for (tenant, lost) in store.take_limited() {
+        locked.add_limited("store", &tenant, lost);
     }
     locked.own.window_delay_ns = unix_ns().saturating_sub(end_ns);
     drop(locked);

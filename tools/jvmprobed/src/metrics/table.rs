@@ -13,8 +13,7 @@ pub struct Metric {
     pub kind: Kind,
     /// Help text.
     pub help: &'static str,
-    /// Name for OTLP, and unit, a code of the UCUM; `None` for metrics of jvmprobe's own, for which they follow from name
-    /// and unit for Prometheus.
+    /// Name and unit (a UCUM code) for OTLP. `None`: both are derived from the Prometheus name and unit.
     pub otlp: Option<(&'static str, &'static str)>,
 }
 

@@ -137,10 +137,10 @@ impl Push {
                 let (done, wait) = oneshot::channel();
                 net.spawn(async move {
                     sender.flush(until).await;
-                    // When the task has ended and the sender is dropped, nothing uses the queue any more.
-                    // Another `Push` can then open it.
                     task.abort();
                     let _ = task.await;
+                    sender.end().await;
+                    // Now another `Push` can open the queue, unless the disk hangs: then a helper thread still has it.
                     drop(sender);
                     let _ = done.send(());
                 });

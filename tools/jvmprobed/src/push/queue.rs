@@ -402,7 +402,7 @@ pub fn private_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a new file with this content in a folder. The file gets its name, the second one, when it is complete and
+/// Writes a new file with this content in a folder: writes to `temporary`, and renames it to `path` when the content is
 /// on disk.
 pub(super) fn write_file(
     folder: &Path,

@@ -152,8 +152,7 @@ impl Sender {
     }
 
     /// Asks the task of [`Self::run`] to end, and sends queued requests until `until` or until the first
-    /// failure. The other requests stay in the queue on disk; those that are only in memory are dropped and
-    /// counted.
+    /// failure. The other requests stay in the queue.
     pub(super) async fn flush(&self, until: Instant) {
         self.is_ending.store(true, Ordering::Relaxed);
         let all = async {
@@ -161,6 +160,11 @@ impl Sender {
             while matches!(self.send_oldest().await, Sent::One) {}
         };
         let _ = timeout_at(until.into(), all).await;
+    }
+
+    /// Ends the queue, when no task sends requests any more. Its requests stay on disk; those that are only in memory are
+    /// dropped and counted.
+    pub(super) async fn end(&self) {
         let _ = timeout(MAX_END, self.with_queue(Queue::end)).await;
     }
 
@@ -276,7 +280,7 @@ impl Sender {
     }
 
     /// Calls `run` with the queue in a helper thread, because the disk may be slow, and the tasks for other targets and
-    /// for signals need this thread. Returns `None` if the runtime is ending.
+    /// for signals need this thread. Returns `None` if the runtime is ending or `run` has panicked.
     async fn with_queue<T: Send + 'static>(
         &self,
         run: impl FnOnce(&mut Queue) -> T + Send + 'static,

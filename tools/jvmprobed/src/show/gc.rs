@@ -70,7 +70,11 @@ pub fn show(selection: &Selection, output_options: GcOptions, out: &mut Output) 
         out.line(&(row.line() + &more))?;
     }
     for jvm_data in selection.jvms.iter().filter(|jvm_data| !jvm_data.pauses.is_empty()) {
-        show_totals(jvm_data, selection.covered_ns(None), output_options, out)?;
+        // A JVM may have started within the period.
+        let begin_ns = selection.from_ns.max(jvm_data.identity.started_ns);
+        let covered_ns =
+            selection.covered_ns(None).min(selection.until_ns.saturating_sub(begin_ns));
+        show_totals(jvm_data, covered_ns, output_options, out)?;
     }
     if pauses.is_empty() {
         out.line("There were no stops.")?;
@@ -111,6 +115,15 @@ fn show_totals(
     ] {
         *times = times.saturating_add(sum.count);
         *ns = ns.saturating_add(sum.stopped_ns);
+    }
+    if limited.pauses.count > 0 {
+        // At least one collection per pause. Waits for a CPU are known only of the stops that were recorded one by one.
+        if !summary.concurrent {
+            summary.collections = summary.collections.saturating_add(limited.pauses.count);
+            let minutes = (covered_ns as f64 / 60e9).max(1e-9);
+            summary.collections_per_minute = summary.collections as f64 / minutes;
+        }
+        summary.cpu_wait_ns = None;
     }
     let version = jvm.version.as_deref().unwrap_or_default();
     out.line("")?;

@@ -271,11 +271,11 @@ pub(super) fn cut_out(stored: &mut Stored, period: Span) -> Part {
     for jvm_data in &mut stored.window.jvms {
         (jvm_data.cpu_ns, jvm_data.system_cpu_ns) = (None, None);
     }
-    // Round to complete time slots, or to the complete window if there are none.
     // The name of a window has its begin and end in milliseconds, so a window may be selected that begins up to one
     // millisecond after the period.
     let from = from_ns.max(begin_ns) - begin_ns;
     let until = until_ns.min(end_ns).saturating_sub(begin_ns);
+    // Round to complete time slots, or to the complete window if there are none.
     for profile in stored.window.jvms.iter().flat_map(|jvm_data| &jvm_data.profiles) {
         let slot_ns = profile.slot_ns;
         if (1..=(until_ns - from_ns) / SLOTS).contains(&slot_ns) {

@@ -112,11 +112,13 @@ impl Folder {
             self.remove(name)?;
         }
         unlinkat(&self.fd, VERSION_FILE, AtFlags::empty())?;
-        log::warn!(
-            "{}: removed {} of an older jvmprobed, which this one cannot read",
-            self.path.display(),
-            count(windows.len() as u64, "window")
-        );
+        if !windows.is_empty() {
+            log::warn!(
+                "{}: removed {} of an older jvmprobed, which this one cannot read",
+                self.path.display(),
+                count(windows.len() as u64, "window")
+            );
+        }
         Ok(())
     }
 

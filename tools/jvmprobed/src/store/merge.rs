@@ -66,11 +66,11 @@ impl Parts {
                 self.stops.add(&key, &tenant, record.into());
             }
         }
-        self.bytes += size(&stored.window.jvms) + thread_dump::size(&stored.window.jvms);
+        self.bytes += memory(&stored.window.jvms);
         self.windows.push(stored);
         if self.bytes > MAX_MERGED && self.windows.len() > 1 {
             let merged = self.merge_windows();
-            self.bytes = size(&merged.window.jvms) + thread_dump::size(&merged.window.jvms);
+            self.bytes = memory(&merged.window.jvms);
             self.windows.push(merged);
         }
     }
@@ -86,7 +86,8 @@ impl Parts {
         merged
     }
 
-    /// Merges the windows. Also returns the number of stacks that each tenant lost because space ran out.
+    /// Merges the windows. Also returns the number of stacks, thread dumps and attributes that each tenant lost because
+    /// space ran out.
     pub fn merge(mut self) -> (Stored, Lost) {
         let mut merged = self.merge_windows();
         for jvm_data in &mut merged.window.jvms {
@@ -146,8 +147,10 @@ fn combine(
                 jvms.len() - 1
             });
         let merged_jvm = &mut jvms[at];
-        // A later window may contain more attributes of the JVM.
-        merged_jvm.identity = Arc::clone(&jvm_data.identity);
+        // A later window may contain more attributes of the JVM, or fewer if they exceeded a limit.
+        if jvm_data.identity.attributes.len() >= merged_jvm.identity.attributes.len() {
+            merged_jvm.identity = Arc::clone(&jvm_data.identity);
+        }
         merged_jvm.pauses.extend(jvm_data.pauses);
         merged_jvm.dumps.extend(jvm_data.dumps);
         let more = [jvm_data.cpu_ns, jvm_data.system_cpu_ns];
@@ -245,7 +248,7 @@ pub fn bound(jvms: &mut [JvmData], max: usize) -> Lost {
 }
 
 /// Drops attributes until the identities of all JVMs have at most about `max` bytes as JSON, so that one tenant's JVMs
-/// cannot make the window too large for the reader. An identity that exceeds its share keeps the attributes that
+/// cannot make the window too large for the reader. An identity that exceeds its share keeps only the attributes that
 /// determine the tenant. Returns the number of lost attributes by tenant.
 pub fn bound_identities(jvms: &mut [JvmData], max: usize) -> Lost {
     let identities = jvms.iter_mut().map(|jvm| (jvm.identity.tenant(), &mut jvm.identity));
@@ -259,6 +262,12 @@ pub fn bound_identities(jvms: &mut [JvmData], max: usize) -> Lost {
             (before - identity.attributes.len()) as u64
         },
     )
+}
+
+/// Returns the memory that the data of some JVMs take, without stops, in bytes.
+fn memory(jvms: &[JvmData]) -> usize {
+    let identities: usize = jvms.iter().map(|jvm_data| jvm_data.identity.json_size()).sum();
+    size(jvms) + thread_dump::size(jvms) + identities
 }
 
 /// Returns the memory that the profiles of some JVMs take, in bytes.

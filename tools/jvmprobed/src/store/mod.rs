@@ -60,8 +60,8 @@ pub struct Store {
     /// readers would regard it as replaced.
     replaced: HashMap<Name, Vec<Name>>,
     clock: AgeClock,
-    /// Number of stacks that each tenant lost because it exceeded its share, since [`Store::take_limited`]
-    /// was last called.
+    /// Number of stacks, thread dumps and attributes that each tenant lost because it exceeded its share, since
+    /// [`Store::take_limited`] was last called.
     limited: Lost,
     counts: Counts,
     /// Whether an error was logged since the last window that could be written.
@@ -153,15 +153,16 @@ impl Store {
         Counts { bytes, windows: self.entries.len() as u64, ..self.counts }
     }
 
-    /// Returns the number of stacks that each tenant has lost since the last call because it exceeded its share.
+    /// Returns the number of stacks, thread dumps and attributes that each tenant has lost since the last call because it
+    /// exceeded its share.
     pub fn take_limited(&mut self) -> Lost {
         std::mem::take(&mut self.limited)
     }
 
     fn add_limited(&mut self, limited: Lost) {
-        for (tenant, stacks) in limited {
+        for (tenant, lost) in limited {
             let sum = self.limited.entry(tenant).or_default();
-            *sum = sum.saturating_add(stacks);
+            *sum = sum.saturating_add(lost);
         }
     }
 

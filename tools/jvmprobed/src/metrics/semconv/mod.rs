@@ -3,7 +3,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`values`] | their values for one JVM, read once per window |
+//! | [`values`] | values of the metrics for one JVM, read once per window |
 //! | [`collections`] | names and actions of collections, as `GarbageCollectorMXBean` reports them |
 //! | [`families`] | the values as a list of metrics |
 

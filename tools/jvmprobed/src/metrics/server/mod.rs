@@ -500,8 +500,11 @@ fn accepts_gzip(header: &str) -> bool {
     header.split(',').any(|encoding| {
         let mut parts = encoding.split(';').map(str::trim);
         parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"))
-            && parts.all(|part| {
-                part.strip_prefix("q=").is_none_or(|q| q.parse().is_ok_and(|q: f32| q > 0.0))
+            && parts.all(|part| match part.split_once('=') {
+                Some((name, weight)) if name.eq_ignore_ascii_case("q") => {
+                    weight.parse().is_ok_and(|weight: f32| weight > 0.0)
+                }
+                _ => true,
             })
     })
 }
