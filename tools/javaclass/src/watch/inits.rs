@@ -68,6 +68,8 @@ impl Inits {
         thread_inits.name = thread.into();
         let first = thread_inits.roots.partition_point(|init| init.begin < begin);
         let inner = thread_inits.roots.split_off(first);
+        // Initialisations of a thread are nested or disjoint, unless a process executes the probes by itself.
+        let begin = thread_inits.roots.last().map_or(begin, |last| begin.max(last.end));
         thread_inits.roots.push(Init { class, begin, end, inner });
     }
 
@@ -77,7 +79,8 @@ impl Inits {
         let mut threads: Vec<_> = self.threads.drain().collect();
         threads.sort_by_key(|(ids, _)| *ids);
         let roots = threads.iter().flat_map(|(_, thread)| &thread.roots);
-        let total = roots.map(|init| init.end.saturating_sub(init.begin)).sum();
+        let times = roots.map(|init| init.end.saturating_sub(init.begin));
+        let total = times.fold(0, u64::saturating_add);
         let slot_ns = slot_length(total);
         self.profile.slot_ns = slot_ns;
         for ((pid, tid), Thread { name, roots }) in threads {
