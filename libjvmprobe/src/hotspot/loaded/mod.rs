@@ -218,7 +218,7 @@ const TRIES: usize = 5;
 /// earlier once it has METHODS_AT_ONCE methods.
 const AT_ONCE: usize = 128;
 const METHODS_AT_ONCE: usize = 10_000;
-/// Maximum number of bytes of names in a batch, and of a class's methods. No compiler writes a class with so many.
+/// Maximum number of bytes of names in a batch, and of the methods of a class. No compiler writes such a class.
 const MAX_NAMES_AT_ONCE: usize = 32 << 20;
 /// Maximum number of bytes of names of a JVM's classes and methods. Names may overlap in the memory of a hostile JVM. The
 /// names of 200,000 classes have about 200 MB.
