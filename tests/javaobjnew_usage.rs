@@ -7,7 +7,7 @@ use jvmprobe_tests::{
     allocated,
     load::Load,
     proc::{breakpoints, probes_leaked},
-    run_beside_others,
+    run_alone, run_beside_others,
     runtimes::named,
     tool::{self, Tool},
 };
@@ -338,6 +338,8 @@ fn concurrent_traces_report_the_same_bytes() {
 
 #[test]
 fn no_breakpoint_remains_after_interrupt_or_kill() {
+    // Tools of other tests that trace all JVMs would have breakpoints here, too.
+    run_alone();
     let mut load = load("temurin-17", G1);
     let own = pid(&load);
     assert_eq!(breakpoints(load.pid(), named("temurin-17")), 0, "before");

@@ -591,10 +591,11 @@ fn files_left(pid: u32, ns_pid: u32) -> Vec<PathBuf> {
 
 #[test]
 fn no_probes_or_files_remain_after_any_signal() {
+    // Tools of other tests that trace all JVMs would have breakpoints here, too.
+    run_alone();
     let mut load = start_warm_load();
     let pid = load.pid();
     let breakpoints = || breakpoints(pid, named("temurin-17"));
-    // Tools of other tests that trace all JVMs have breakpoints here, too, for a while.
     let assert_gone = |after: &str| {
         assert_no_breakpoints(pid, named("temurin-17"), Duration::from_secs(20), after);
     };
