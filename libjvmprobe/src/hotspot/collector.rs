@@ -77,22 +77,18 @@ impl Collector {
 
     /// Returns the collector with this [`name`](Self::name).
     pub fn named(name: &str) -> Self {
-        use Collector::{
-            Cms, Epsilon, G1, GenerationalShenandoah, GenerationalZ, Parallel, Serial, Shenandoah,
-            Unknown, Z,
-        };
         let all = [
-            Serial,
-            Parallel,
-            Cms,
-            G1,
-            Z,
-            GenerationalZ,
-            Shenandoah,
-            GenerationalShenandoah,
-            Epsilon,
+            Self::Serial,
+            Self::Parallel,
+            Self::Cms,
+            Self::G1,
+            Self::Z,
+            Self::GenerationalZ,
+            Self::Shenandoah,
+            Self::GenerationalShenandoah,
+            Self::Epsilon,
         ];
-        all.into_iter().find(|collector| collector.name() == name).unwrap_or(Unknown)
+        all.into_iter().find(|collector| collector.name() == name).unwrap_or(Self::Unknown)
     }
 
     /// Whether this collector frees memory while the application runs, so that the heap sizes

@@ -411,13 +411,14 @@ impl<T: Tool> Trace<T> {
         for Arrival { target, hotspot, .. } in arrivals {
             let pid = target.pid();
             let refused = Arc::clone(&target);
-            let key = match self.shares_files_with(&target) {
+            let shares_files = self.shares_files_with(&target);
+            let key = match shares_files {
                 true => key_in_file(&target),
                 false => bpf::key_of_single(pid),
             };
             let added = if self.arrivals.as_ref().is_some_and(Arrivals::is_of_command) {
                 self.add_of_command(target, hotspot)
-            } else if self.shares_files_with(&target) {
+            } else if shares_files {
                 self.add_to_file(target, hotspot)
             } else {
                 self.add_alone(target, hotspot)

@@ -277,6 +277,13 @@ impl<S: Sink> Tracer<S> {
         Ok(())
     }
 
+    /// Adds the entry of a JVM without which the BPF programs ignore its stops, unless it is there.
+    fn add_stop_entry(&self, key: u64) -> Result<()> {
+        let stops = &self.session.skel.maps.stops;
+        let empty = [0; size_of::<stop_event>()];
+        session::insert_new_entry(stops, key, &empty, "record the stops of another JVM")
+    }
+
     /// Reports what the polled counters of JVMs show, of those for which `is_due` is true.
     fn poll_counters(
         &mut self,
@@ -333,8 +340,7 @@ impl<S: Sink> Tool for Tracer<S> {
             let _ = session::insert_new_entry(&maps.gc_threads, key, &empty, "measure waits");
         }
         // If that fails, admit() reports it.
-        let empty = [0; size_of::<stop_event>()];
-        let _ = session::insert_new_entry(&maps.stops, key, &empty, "record stops");
+        let _ = self.add_stop_entry(key);
         let Some(hotspot) = hotspot else { return };
         let gauges = &maps.gauges;
         let what = "pass heap addresses to the BPF programs";
@@ -349,9 +355,7 @@ impl<S: Sink> Tool for Tracer<S> {
 
     fn admit(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
         let pid = target.pid();
-        let empty = [0; size_of::<stop_event>()];
-        let stops = &self.session.skel.maps.stops;
-        session::insert_new_entry(stops, key, &empty, "record the stops of another JVM")?;
+        self.add_stop_entry(key)?;
         if let Some(costs) = self.session.costs() {
             costs.add(key);
         }
