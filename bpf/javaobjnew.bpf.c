@@ -12,7 +12,8 @@
  * The bytes that a thread has allocated since its last event are read from the Thread, too: by user
  * space while the thread lives, and here when it ends.
  *
- * A random selection of full TLABs is sent to user space, which reads the objects in them.
+ * A random selection of full TLABs is sent to user space, which reads the objects in them, except the first, which
+ * was counted when the TLAB began.
  *
  * If stacks are wanted, the thread's stack is walked for each allocation that is counted. Each stack is
  * sent to user space once and represented by an id from then on.
@@ -380,7 +381,7 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 {
 	struct tally_key key = { .target = target_key(uprobe_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
-	__u64 allocated, all, bytes, text;
+	__u64 allocated, all, bytes, represented, first, firsts = ONE, text;
 	struct hit_weight hit = represents_itself;
 	struct thread_state *state;
 	struct tally *tally;
@@ -396,7 +397,8 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	allocated = read_word(thread + layout->thread_allocated);
 	if (!layout->probe_precedes_tlab)
 		bpf_probe_read_user(&tlab, sizeof(tlab), (void *)(thread + layout->tlab));
-	all = allocated + tlab.top - tlab.start;
+	first = tlab.top - tlab.start;
+	all = allocated + first;
 	state = state_of(key.target, thread);
 	if (!state) {
 		count_lost(key.target);
@@ -405,19 +407,19 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	/* Fewer bytes than before mean that a new thread is at the address of one that has ended. */
 	if (all < state->counted)
 		*state = (struct thread_state){ .thread = thread };
-	bytes = all - state->counted;
+	represented = bytes = all - state->counted;
 	/* With a duty cycle, the thread may have filled other TLABs between on periods, so the TLAB that it
 	   has just filled may not be the chosen one. */
 	if (state->tlab && !hit.is_cycled)
 		send_tlab(key.target, layout, state, allocated - state->before_tlab);
 	state->counted = all;
 	state->last = bpf_jiffies64();
-	state->before_tlab = allocated;
+	state->before_tlab = all;
 	state->tlab = 0;
 	/* With a duty cycle, only TLABs that fill within an on period would be sent, which is a biased selection. */
-	if (!hit.is_cycled && bpf_get_prandom_u32() <= tlab_share) {
-		state->tlab = tlab.start;
-		state->tlab_bytes = tlab_size;
+	if (!hit.is_cycled && tlab_size > first && bpf_get_prandom_u32() <= tlab_share) {
+		state->tlab = tlab.top;
+		state->tlab_bytes = tlab_size - first;
 		state->collections = collections_of(layout);
 	}
 	if (walks && bytes) {
@@ -425,11 +427,12 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 		   TLAB. */
 		if (hit.may_skip && bytes > tlab_size + size)
 			bytes = tlab_size + size;
-		bytes = bytes_represented(key.target, weighted(bytes, &hit));
-		if (!bytes)
+		represented = bytes_represented(key.target, weighted(bytes, &hit));
+		if (!represented)
 			return 0;
+		firsts = (represented * ONE) / bytes;
 	}
-	state->represented_bytes += bytes;
+	state->represented_bytes += represented;
 
 	text = text_of_klass(&key, layout, klass);
 	if (by_thread)
@@ -440,9 +443,11 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	if (!tally || !size)
 		return 0;
 	__sync_fetch_and_add(&tally->samples, 1);
-	__sync_fetch_and_add(&tally->bytes, bytes);
-	__sync_fetch_and_add(&tally->objects, (bytes << 8) / size);
-	add_to_slot(&key, bytes, 0);
+	__sync_fetch_and_add(&tally->bytes, represented);
+	__sync_fetch_and_add(&tally->objects, (represented * ONE) / size);
+	__sync_fetch_and_add(&tally->firsts, firsts);
+	__sync_fetch_and_add(&tally->first_bytes, (firsts * size) / ONE);
+	add_to_slot(&key, represented, 0);
 	return 0;
 }
 

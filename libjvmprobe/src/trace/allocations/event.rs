@@ -76,7 +76,7 @@ pub(crate) enum Event {
     Name(Name),
     /// A large object was allocated.
     Large(large_event),
-    /// A thread has filled a TLAB that was chosen to be read. Its first `size` bytes contain objects.
+    /// A thread has filled a TLAB that was chosen to be read. Behind its first object, `size` bytes contain objects.
     Tlab(tlab_event),
     /// A new stack, preceded by the number by which later events refer to it.
     Stack(u64, RawStack),
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(size_of::<class_id>(), 3 * 8);
         assert_eq!(size_of::<layout>(), 9 * 8);
         assert_eq!(size_of::<tally_key>(), 6 * 8);
-        assert_eq!(size_of::<tally>(), 7 * 8);
+        assert_eq!(size_of::<tally>(), 9 * 8);
         assert_eq!(size_of::<slot_bytes>(), 2 * 8);
         assert_eq!(size_of::<sampling_state>(), 7 * 8);
         assert_eq!(size_of::<stop_event>(), 5 * 8 + 64);

@@ -361,6 +361,8 @@ fn difference(before: &tally, now: &tally) -> Count {
         samples: now.samples.saturating_sub(before.samples),
         bytes: now.bytes.saturating_sub(before.bytes),
         objects: now.objects.saturating_sub(before.objects) as f64 / 256.0,
+        firsts: now.firsts.saturating_sub(before.firsts) as f64 / 256.0,
+        first_bytes: now.first_bytes.saturating_sub(before.first_bytes),
         outside: now.outside.saturating_sub(before.outside),
         outside_bytes: now.outside_bytes.saturating_sub(before.outside_bytes),
         humongous: now.humongous.saturating_sub(before.humongous),

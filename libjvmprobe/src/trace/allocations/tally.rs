@@ -4,9 +4,11 @@
 //! object outside of TLABs. There is one exception: if a daemon traces a JVM that allocates too fast, the
 //! objects outside of TLABs are only sampled. The distribution of the bytes in TLABs among classes is
 //! estimated. The best estimate comes from the TLABs that were read, each weighted by the inverse of its
-//! sampling probability. If too few were read, the estimate comes from the objects that began TLABs. Each of
-//! these samples represents the bytes that its thread has allocated in TLABs since the previous sample. Large
-//! objects are sampled more often than small ones, in proportion to their size. A sample therefore counts as
+//! sampling probability. The first object of a TLAB is counted when the TLAB begins and not read, because it
+//! may be much larger than the others: HotSpot adds its size to that of the TLAB. If too few TLABs were read,
+//! the estimate comes from the objects that began TLABs. Each of these samples represents the bytes that its
+//! thread has allocated in TLABs since the previous sample. Large objects are sampled more often than small
+//! ones, in proportion to their size. A sample therefore counts as
 //! the number of objects of its size that fit into the bytes that it represents.
 
 use std::{collections::HashMap, sync::Arc};
@@ -52,6 +54,10 @@ pub(crate) struct Count {
     pub(crate) bytes: u64,
     /// Number of objects that the samples represent.
     pub(crate) objects: f64,
+    /// Number of objects that began a TLAB, of which the samples were chosen.
+    pub(crate) firsts: f64,
+    /// Bytes of the objects that began a TLAB.
+    pub(crate) first_bytes: u64,
     /// Objects outside of TLABs.
     pub(crate) outside: u64,
     /// Bytes of the objects outside of TLABs.
@@ -60,21 +66,14 @@ pub(crate) struct Count {
     pub(crate) humongous: u64,
     /// Bytes of the humongous objects.
     pub(crate) humongous_bytes: u64,
-    /// Objects in TLABs that were read, each weighted by the number of TLABs that its TLAB represents.
+    /// Objects in TLABs that were read, except the first of each, weighted by the number of TLABs that their
+    /// TLAB represents.
     pub(crate) read_objects: f64,
     /// Bytes of the objects in TLABs that were read, with the same weight.
     pub(crate) read_bytes: f64,
 }
 
 impl Count {
-    /// Returns the total size of the samples themselves, without the other bytes that they represent.
-    /// Computes it from the average size of the objects.
-    fn seen_bytes(&self) -> f64 {
-        let bytes = self.bytes as f64;
-        let share = if self.objects > 0.0 { self.samples as f64 / self.objects } else { 1.0 };
-        bytes * share.min(1.0)
-    }
-
     /// Returns this count with its part outside of TLABs (and the humongous part) scaled by `factor`, if that
     /// is less than 1.
     fn with_outside(&self, factor: f64) -> Self {
@@ -92,6 +91,8 @@ impl Count {
         self.samples += other.samples;
         self.bytes += other.bytes;
         self.objects += other.objects;
+        self.firsts += other.firsts;
+        self.first_bytes += other.first_bytes;
         self.outside += other.outside;
         self.outside_bytes += other.outside_bytes;
         self.humongous += other.humongous;
@@ -240,13 +241,7 @@ impl Totals {
         for &tid in self.groups.keys() {
             sums.entry(tid).or_default();
         }
-        let mut unread: HashMap<u32, f64> = HashMap::new();
-        for (key, count) in self.counts.iter().filter(|(_, count)| count.read_objects == 0.0) {
-            *unread.entry(key.tid).or_default() += count.seen_bytes();
-        }
-        let share = |(&tid, sum): (&u32, &Count)| {
-            (tid, self.share(tid, sum, unread.get(&tid).copied().unwrap_or(0.0)))
-        };
+        let share = |(&tid, sum): (&u32, &Count)| (tid, self.share(tid, sum));
         let shares: HashMap<u32, (Share, f64)> = sums.iter().map(share).collect();
         let mut all: Vec<_> = self
             .counts
@@ -256,12 +251,10 @@ impl Totals {
                 let (share, outside) = known.unwrap_or((Share::Sampled(1.0), 1.0));
                 let count = &count.with_outside(outside);
                 let (bytes, objects) = match share {
-                    // The class is in no TLAB that was read, but it was sampled: count at least the sampled
-                    // objects.
-                    Share::Read(_) if count.read_objects == 0.0 => {
-                        (count.seen_bytes(), count.samples as f64)
-                    }
-                    Share::Read(scale) => (count.read_bytes * scale, count.read_objects * scale),
+                    Share::Read { firsts, read } => (
+                        count.first_bytes as f64 * firsts + count.read_bytes * read,
+                        count.firsts * firsts + count.read_objects * read,
+                    ),
                     Share::Sampled(scale) => (count.bytes as f64 * scale, count.objects * scale),
                     Share::Unknown(_) => (0.0, 0.0),
                 };
@@ -288,7 +281,7 @@ impl Totals {
     /// Returns how a group's bytes in TLABs are shared among its classes, and the factor for the counts outside
     /// of TLABs. That factor is less than 1 if sampled objects outside of TLABs represent more bytes than the
     /// threads have allocated.
-    fn share(&self, tid: u32, sum: &Count, unread: f64) -> (Share, f64) {
+    fn share(&self, tid: u32, sum: &Count) -> (Share, f64) {
         let group = self.groups.get(&tid).copied().unwrap_or_default();
         let (bytes, outside) =
             (sum.bytes as f64 + group.in_flight as f64, sum.outside_bytes as f64);
@@ -296,7 +289,11 @@ impl Totals {
         let bytes = bytes.max(0.0);
         let is_enough = group.read >= MIN_TLABS_READ || group.read * 2 >= sum.samples;
         let share = if sum.read_bytes > 0.0 && is_enough {
-            Share::Read((bytes - unread).max(0.0) / sum.read_bytes)
+            let first_bytes = (sum.first_bytes as f64).min(bytes);
+            Share::Read {
+                firsts: first_bytes / (sum.first_bytes as f64).max(1.0),
+                read: (bytes - first_bytes) / sum.read_bytes,
+            }
         } else if sum.bytes > 0 {
             Share::Sampled(bytes / sum.bytes as f64)
         } else {
@@ -306,12 +303,12 @@ impl Totals {
     }
 }
 
-/// Basis on which bytes in TLABs are shared among classes. `Read` (contents of TLABs) and `Sampled` (objects
-/// that began TLABs) have the factor from counted bytes to allocated bytes; `Unknown` has the bytes that no
-/// class is known for.
+/// Basis on which bytes in TLABs are shared among classes. `Read` (first objects and other contents of TLABs) and
+/// `Sampled` (objects that began TLABs) have factors from counted bytes to allocated bytes; `Unknown` has the
+/// bytes that no class is known for.
 #[derive(Clone, Copy, Debug)]
 enum Share {
-    Read(f64),
+    Read { firsts: f64, read: f64 },
     Sampled(f64),
     Unknown(f64),
 }
@@ -359,19 +356,29 @@ mod tests {
     }
 
     #[test]
-    fn sampled_class_missing_from_tlab_reads_is_included() {
+    fn first_objects_of_tlabs_are_counted_without_being_read() {
         let mut totals = Totals::default();
-        totals
-            .add(&key("A"), &Count { samples: 20, bytes: 900, objects: 90.0, ..Count::default() });
-        totals.add(&key("B"), &Count { samples: 1, bytes: 100, objects: 4.0, ..Count::default() });
         for _ in 0..MIN_TLABS_READ {
             totals.add_read(0);
         }
+        // One TLAB began with a large object.
+        let first = |samples: u64, first_bytes| Count {
+            samples,
+            firsts: samples as f64,
+            first_bytes,
+            ..Count::default()
+        };
+        totals.add(&key("A"), &Count { bytes: 9000, ..first(19, 190) });
+        totals.add(&key("B"), &Count { bytes: 1000, ..first(1, 5000) });
         let read = Count { read_objects: 10.0, read_bytes: 100.0, ..Count::default() };
         totals.add(&key("A"), &read);
         let all = totals.estimate();
-        assert_eq!(find(&all, "B"), (25.0, 1.0));
-        assert_eq!(find(&all, "A"), (975.0, 97.5));
+        assert_eq!(find(&all, "A"), (5000.0, 19.0 + 481.0));
+        assert_eq!(find(&all, "B"), (5000.0, 1.0));
+        // The threads have allocated less than the first objects' bytes.
+        totals.add_in_flight(0, 2595 - 10_000);
+        let all = totals.estimate();
+        assert_eq!((find(&all, "A"), find(&all, "B")), ((95.0, 9.5), (2500.0, 0.5)));
     }
 
     #[test]
