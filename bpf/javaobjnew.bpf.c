@@ -376,12 +376,43 @@ static __noinline void send_tlab(__u64 target, const struct layout *layout,
 	bpf_ringbuf_output(&events, &event, sizeof(event), wake());
 }
 
+/* TLABRefillWasteFraction and TLABWasteIncrement, in bytes (gc/shared/tlab_globals.hpp). */
+#define WASTE_FRACTION 64
+#define WASTE_INCREMENT 32
+
+/*
+ * Adds an object of `size` bytes that began a TLAB, and what it stands for: other objects of its class, which are
+ * a part of the `bytes` that the thread has allocated in TLABs since it got its previous one.
+ *
+ * If an object does not fit into the rest of a TLAB of T bytes, it begins a new one only if that rest is at most the
+ * limit L, and is allocated outside of TLABs otherwise (MemAllocator::allocate_inside_tlab_slow). The rest is
+ * equally likely to have any size below that of the object. So an object of `size` bytes begins a TLAB with
+ * the probability min(size, L) / T and lies in a TLAB behind other objects with the probability (T - size) / T.
+ * Small objects thus represent all bytes of the TLAB, larger ones more, and objects larger than T none.
+ */
+static __always_inline void count_first(struct tally *tally, __u64 size, __u64 firsts, __u64 bytes,
+					__u64 tlab_size, __u64 limit)
+{
+	__u64 others = bytes > size ? (firsts * (bytes - size)) / ONE : 0, factor = 0;
+
+	if (tlab_size > size)
+		factor = ((tlab_size - size) << 10) / tlab_size;
+	if (limit && size > limit)
+		factor = (factor * size) / limit;
+	others = (others * factor) >> 10;
+	__sync_fetch_and_add(&tally->samples, 1);
+	__sync_fetch_and_add(&tally->firsts, firsts);
+	__sync_fetch_and_add(&tally->first_bytes, (firsts * size) / ONE);
+	__sync_fetch_and_add(&tally->others, (others * ONE) / size);
+	__sync_fetch_and_add(&tally->other_bytes, others);
+}
+
 static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 object, __u64 tlab_size,
 				    __u64 size, __u64 thread, bool walks)
 {
 	struct tally_key key = { .target = target_key(uprobe_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
-	__u64 allocated, all, bytes, represented, first, firsts = ONE, text;
+	__u64 allocated, all, bytes, represented, first, firsts = ONE, limit, text;
 	struct hit_weight hit = represents_itself;
 	struct thread_state *state;
 	struct tally *tally;
@@ -416,17 +447,21 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	state->last = bpf_jiffies64();
 	state->before_tlab = all;
 	state->tlab = 0;
+	/* HotSpot makes the TLAB larger by the size of its first object. */
+	tlab_size = tlab_size > first ? tlab_size - first : 0;
+	limit = tlab_size / WASTE_FRACTION + WASTE_INCREMENT * state->outside;
+	state->outside = 0;
 	/* With a duty cycle, only TLABs that fill within an on period would be sent, which is a biased selection. */
-	if (!hit.is_cycled && tlab_size > first && bpf_get_prandom_u32() <= tlab_share) {
+	if (!hit.is_cycled && bpf_get_prandom_u32() <= tlab_share) {
 		state->tlab = tlab.top;
-		state->tlab_bytes = tlab_size - first;
+		state->tlab_bytes = tlab_size;
 		state->collections = collections_of(layout);
 	}
 	if (walks && bytes) {
 		/* Some of the bytes may belong to hits that were missed, so this hit represents at most one
-		   TLAB. */
-		if (hit.may_skip && bytes > tlab_size + size)
-			bytes = tlab_size + size;
+		   TLAB with two first objects. */
+		if (hit.may_skip && bytes > tlab_size + 2 * size)
+			bytes = tlab_size + 2 * size;
 		represented = bytes_represented(key.target, weighted(bytes, &hit));
 		if (!represented)
 			return 0;
@@ -442,11 +477,8 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	tally = tally_of(&key, text);
 	if (!tally || !size)
 		return 0;
-	__sync_fetch_and_add(&tally->samples, 1);
 	__sync_fetch_and_add(&tally->bytes, represented);
-	__sync_fetch_and_add(&tally->objects, (represented * ONE) / size);
-	__sync_fetch_and_add(&tally->firsts, firsts);
-	__sync_fetch_and_add(&tally->first_bytes, (firsts * size) / ONE);
+	count_first(tally, size, firsts, bytes, tlab_size, limit);
 	add_to_slot(&key, represented, 0);
 	return 0;
 }
@@ -493,6 +525,7 @@ static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 
 	/* The bytes of this object are counted here; those in the TLAB belong to the next TLAB event. */
 	state->counted += size;
 	state->before_tlab += size;
+	state->outside++;
 	state->last = bpf_jiffies64();
 	if (walks && size) {
 		bytes = weighted(size, &hit);

@@ -61,9 +61,10 @@ struct tally_key {
 struct tally {
 	__u64 samples;          /* objects that began a TLAB; --exact: all objects */
 	__u64 bytes;            /* bytes that these represent; --exact: their total size */
-	__u64 objects;          /* number of objects that these represent, in 256ths */
-	__u64 firsts;           /* number of objects at the begin of TLABs that these represent, in 256ths */
-	__u64 first_bytes;      /* size of the objects at the begin of TLABs */
+	__u64 firsts;           /* number of objects that began TLABs, of which these are a sample, in 256ths */
+	__u64 first_bytes;      /* size of the objects that began TLABs */
+	__u64 others;           /* estimated number of other objects in TLABs, in 256ths */
+	__u64 other_bytes;      /* estimated size of these */
 	__u64 outside;          /* objects outside of TLABs */
 	__u64 outside_bytes;
 	__u64 humongous;        /* humongous ones among all objects observed */
@@ -88,6 +89,7 @@ struct thread_state {
 	__u64 represented_bytes;             /* bytes that its samples represent */
 	__u64 last;             /* time of its last event, in jiffies */
 	__u64 has_ended;        /* 1: the thread has ended, and the field `counted` is final */
+	__u64 outside;          /* number of objects outside of TLABs since it got its TLAB */
 	__u64 tlab;             /* end of the first object in its TLAB if that was chosen to be sent when it is full; else 0 */
 	__u64 tlab_bytes;       /* size of the TLAB behind that object */
 	__u64 before_tlab;      /* bytes that it had allocated before, and outside of this TLAB */

@@ -156,12 +156,12 @@ mod tests {
         assert_eq!(size_of::<class_id>(), 3 * 8);
         assert_eq!(size_of::<layout>(), 9 * 8);
         assert_eq!(size_of::<tally_key>(), 6 * 8);
-        assert_eq!(size_of::<tally>(), 9 * 8);
+        assert_eq!(size_of::<tally>(), 10 * 8);
         assert_eq!(size_of::<slot_bytes>(), 2 * 8);
         assert_eq!(size_of::<sampling_state>(), 7 * 8);
         assert_eq!(size_of::<stop_event>(), 5 * 8 + 64);
         assert_eq!(size_of::<thread_key>(), 2 * 8);
-        assert_eq!(size_of::<thread_state>(), 9 * 8);
+        assert_eq!(size_of::<thread_state>(), 10 * 8);
         assert_eq!(size_of::<old_thread>(), 2 * 8);
         assert_eq!(size_of::<large_event>(), 3 * 8 + 3 * 8 + 2 * 8 + 8 + 16);
         assert_eq!(size_of::<tlab_event>(), 6 * 8);

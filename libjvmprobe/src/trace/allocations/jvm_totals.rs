@@ -14,7 +14,7 @@ use crate::{
     trace::allocations::{
         Options,
         counters::Counted,
-        event::{ClassId, slot_bytes, tally},
+        event::{ClassId, ONE, slot_bytes, tally},
         record,
         split::StackShare,
         stacks::{self, StackId},
@@ -360,9 +360,10 @@ fn difference(before: &tally, now: &tally) -> Count {
     Count {
         samples: now.samples.saturating_sub(before.samples),
         bytes: now.bytes.saturating_sub(before.bytes),
-        objects: now.objects.saturating_sub(before.objects) as f64 / 256.0,
-        firsts: now.firsts.saturating_sub(before.firsts) as f64 / 256.0,
-        first_bytes: now.first_bytes.saturating_sub(before.first_bytes),
+        firsts: now.firsts.saturating_sub(before.firsts) as f64 / ONE as f64,
+        first_bytes: now.first_bytes.saturating_sub(before.first_bytes) as f64,
+        others: now.others.saturating_sub(before.others) as f64 / ONE as f64,
+        other_bytes: now.other_bytes.saturating_sub(before.other_bytes) as f64,
         outside: now.outside.saturating_sub(before.outside),
         outside_bytes: now.outside_bytes.saturating_sub(before.outside_bytes),
         humongous: now.humongous.saturating_sub(before.humongous),
@@ -490,11 +491,7 @@ mod tests {
         assert_eq!(sum(&totals), 700);
         // A sample represents some of these bytes now, so they are no longer in flight.
         let of = counted(1, 900);
-        totals.add(
-            &row("A", 0),
-            0,
-            &Count { samples: 1, bytes: 600, objects: 1.0, ..Count::default() },
-        );
+        totals.add(&row("A", 0), 0, &Count { samples: 1, bytes: 600, ..Count::default() });
         totals.update_in_flight(&[thread(1, 1000)], &[&of]);
         assert_eq!(sum(&totals), 700);
         // A thread without a sample: all of its bytes count.
@@ -511,7 +508,7 @@ mod tests {
         totals.update_in_flight(&[thread(1, 1000)], &[&of]);
         assert_eq!(sum(&totals), 0);
         totals.next_interval(1);
-        let sample = Count { samples: 1, bytes: 60_000, objects: 1.0, ..Count::default() };
+        let sample = Count { samples: 1, bytes: 60_000, ..Count::default() };
         totals.add(&row("A", 0), 0, &sample);
         totals.update_in_flight(&[thread(1, 1500)], &[&of]);
         assert_eq!(sum(&totals), 1500);
@@ -520,7 +517,7 @@ mod tests {
     #[test]
     fn ended_thread_has_the_larger_of_last_reading_and_samples() {
         let sum = |totals: &JvmTotals| totals.table(None, Scope::Trace, 1).summary.bytes;
-        let sampled = |bytes| Count { samples: 1, bytes, objects: 1.0, ..Count::default() };
+        let sampled = |bytes| Count { samples: 1, bytes, ..Count::default() };
         // The thread ends after another sample, or without one.
         for (more, expected) in [(500, 1100), (0, 1000)] {
             let mut totals = totals(PLAIN);
@@ -551,7 +548,7 @@ mod tests {
         let ended = of(1200, true);
         // The samples represent 900 bytes; the thread had 1,000 at the previous reading, and 1,200 at its end.
         let mut totals = totals(PLAIN);
-        let sample = Count { samples: 1, bytes: 900, objects: 1.0, ..Count::default() };
+        let sample = Count { samples: 1, bytes: 900, ..Count::default() };
         totals.add(&row("A", 0), 0, &sample);
         totals.update_in_flight(&[thread(1, 1000)], &[&of(800, false)]);
         assert_eq!(sum(&totals), 1000);
@@ -578,7 +575,7 @@ mod tests {
         for both in [[&old, &new], [&new, &old]] {
             let mut totals = totals(PLAIN);
             // The samples of the old thread represent more than the 120 bytes that it has allocated.
-            let sample = Count { samples: 1, bytes: 99_000, objects: 1.0, ..Count::default() };
+            let sample = Count { samples: 1, bytes: 99_000, ..Count::default() };
             totals.add(&row("A", 0), 0, &sample);
             assert!(totals.update_in_flight(&[thread(1, 150)], &both).is_empty());
             assert_eq!(sum(&totals), 120 + 50);
@@ -642,7 +639,7 @@ mod tests {
     #[test]
     fn summary_counts_sampled_and_read_tlabs() {
         let mut totals = totals(PLAIN);
-        let begun = Count { samples: 20, bytes: 2000, objects: 20.0, ..Count::default() };
+        let begun = Count { samples: 20, bytes: 2000, ..Count::default() };
         totals.add(&row("A", 0), 0, &begun);
         let read = Count { read_objects: 5.0, read_bytes: 80.0, ..Count::default() };
         totals.add_tlab(0, &[(row("B", 0), read)]);

@@ -2,7 +2,7 @@
 //!
 //! Reading TLABs shows how much a class allocates, but not from where, because objects in the heap have no
 //! stack. The objects that begin TLABs were sampled with their stacks. The class's bytes in TLABs are
-//! therefore split in proportion to the bytes that these objects represent. Each object outside of TLABs was
+//! therefore split in proportion to these objects and to those of their class that they represent. Each object outside of TLABs was
 //! recorded with its own stack, and is added unchanged. The bytes of the parts sum up to the class's bytes
 //! exactly; rounding neither adds nor drops any. A part whose bytes are rounded to 0 is omitted with its
 //! objects.
@@ -38,10 +38,8 @@ pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<
     let bytes = class.rounded_bytes().saturating_sub(outside_bytes.iter().sum());
     let objects = class.rounded_objects().saturating_sub(outside.iter().sum());
 
-    let by_bytes: Vec<_> = counts.iter().map(|(_, count)| count.bytes as f64).collect();
-    // The number of objects that a sample represents is counted in 256ths, and may be rounded to 0 for large
-    // objects. The weight is then the number of samples.
-    let by_objects: Vec<_> = counts.iter().map(|(_, count)| weight_in_objects(count)).collect();
+    let (by_bytes, by_objects): (Vec<_>, Vec<_>) =
+        counts.iter().map(|(_, count)| count.weights()).unzip();
     let has_samples = by_bytes.iter().any(|&weight| weight > 0.0);
     let (bytes_of, objects_of) = (apportion(bytes, &by_bytes), apportion(objects, &by_objects));
     let mut parts: Vec<_> = counts
@@ -68,12 +66,6 @@ fn at_most(max: u64, counts: Vec<u64>) -> Vec<u64> {
         return counts;
     }
     apportion(max, &counts.iter().map(|&count| count as f64).collect::<Vec<_>>())
-}
-
-/// Returns the number of objects that the samples represent. If that is 0, returns the number of samples.
-/// With `--exact` it always is 0, and each sample represents only itself.
-fn weight_in_objects(count: &Count) -> f64 {
-    if count.objects > 0.0 { count.objects } else { count.samples as f64 }
 }
 
 /// Returns whole numbers that are proportional to `weights` and sum up to `total`. All of them are 0 if the
@@ -104,7 +96,7 @@ mod tests {
     }
 
     fn sampled(bytes: u64, objects: f64) -> Count {
-        Count { samples: 1, bytes, objects, ..Count::default() }
+        Count { samples: 1, bytes, firsts: objects, first_bytes: bytes as f64, ..Count::default() }
     }
 
     fn outside(bytes: u64) -> Count {

@@ -3,13 +3,11 @@
 //! Two things are known exactly: the bytes that each thread has allocated (HotSpot's own count) and each
 //! object outside of TLABs. There is one exception: if a daemon traces a JVM that allocates too fast, the
 //! objects outside of TLABs are only sampled. The distribution of the bytes in TLABs among classes is
-//! estimated. The best estimate comes from the TLABs that were read, each weighted by the inverse of its
-//! sampling probability. The first object of a TLAB is counted when the TLAB begins and not read, because it
-//! may be much larger than the others: HotSpot adds its size to that of the TLAB. If too few TLABs were read,
-//! the estimate comes from the objects that began TLABs. Each of these samples represents the bytes that its
-//! thread has allocated in TLABs since the previous sample. Large objects are sampled more often than small
-//! ones, in proportion to their size. A sample therefore counts as
-//! the number of objects of its size that fit into the bytes that it represents.
+//! estimated. The objects that begin TLABs are known, with their sizes. They are kept apart, because one of them
+//! may be much larger than all other objects of its TLAB: HotSpot adds its size to that of the TLAB. The best
+//! estimate of the other objects comes from the TLABs that were read, each weighted by the inverse of its
+//! sampling probability. If too few were read, the estimate comes from the objects that began TLABs: the kernel
+//! side estimates how many others of their class there are (`count_first` in bpf/javaobjnew.bpf.c).
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -52,12 +50,14 @@ pub(crate) struct Count {
     pub(crate) samples: u64,
     /// Bytes that the samples represent; with `--exact`, their own size.
     pub(crate) bytes: u64,
-    /// Number of objects that the samples represent.
-    pub(crate) objects: f64,
-    /// Number of objects that began a TLAB, of which the samples were chosen.
+    /// Objects that began a TLAB, of which the samples were chosen.
     pub(crate) firsts: f64,
     /// Bytes of the objects that began a TLAB.
-    pub(crate) first_bytes: u64,
+    pub(crate) first_bytes: f64,
+    /// Other objects in TLABs, as estimated from those that began one.
+    pub(crate) others: f64,
+    /// Bytes of the other objects in TLABs, as estimated from those that began one.
+    pub(crate) other_bytes: f64,
     /// Objects outside of TLABs.
     pub(crate) outside: u64,
     /// Bytes of the objects outside of TLABs.
@@ -87,12 +87,32 @@ impl Count {
         }
     }
 
+    /// Returns the bytes and the number of the objects in TLABs that did not begin one: those that were read, or
+    /// the estimate from those that began one.
+    fn others(&self, is_read: bool) -> (f64, f64) {
+        match is_read {
+            true => (self.read_bytes, self.read_objects),
+            false => (self.other_bytes, self.others),
+        }
+    }
+
+    /// Returns the weights of a stack among those of its class: bytes and objects in TLABs. With `--exact`, each
+    /// sample represents only itself.
+    pub(crate) fn weights(&self) -> (f64, f64) {
+        if self.firsts > 0.0 {
+            (self.first_bytes + self.other_bytes, self.firsts + self.others)
+        } else {
+            (self.bytes as f64, self.samples as f64)
+        }
+    }
+
     fn add(&mut self, other: &Self) {
         self.samples += other.samples;
         self.bytes += other.bytes;
-        self.objects += other.objects;
         self.firsts += other.firsts;
         self.first_bytes += other.first_bytes;
+        self.others += other.others;
+        self.other_bytes += other.other_bytes;
         self.outside += other.outside;
         self.outside_bytes += other.outside_bytes;
         self.humongous += other.humongous;
@@ -246,24 +266,25 @@ impl Totals {
         let mut all: Vec<_> = self
             .counts
             .iter()
-            .map(|(key, count)| {
-                let known = shares.get(&key.tid).copied();
-                let (share, outside) = known.unwrap_or((Share::Sampled(1.0), 1.0));
-                let count = &count.with_outside(outside);
+            .filter_map(|(key, count)| {
+                let (share, outside) = shares.get(&key.tid)?;
+                let count = &count.with_outside(*outside);
                 let (bytes, objects) = match share {
-                    Share::Read { firsts, read } => (
-                        count.first_bytes as f64 * firsts + count.read_bytes * read,
-                        count.firsts * firsts + count.read_objects * read,
-                    ),
-                    Share::Sampled(scale) => (count.bytes as f64 * scale, count.objects * scale),
+                    Share::Known { firsts, others, is_read } => {
+                        let (bytes, objects) = count.others(*is_read);
+                        (
+                            count.first_bytes * firsts + bytes * others,
+                            count.firsts * firsts + objects * others,
+                        )
+                    }
                     Share::Unknown(_) => (0.0, 0.0),
                 };
-                Allocated {
+                Some(Allocated {
                     key: key.clone(),
                     bytes: bytes + count.outside_bytes as f64,
                     objects: objects + count.outside as f64,
                     count: *count,
-                }
+                })
             })
             .filter(|allocated| allocated.bytes > 0.0)
             .collect();
@@ -287,15 +308,17 @@ impl Totals {
             (sum.bytes as f64 + group.in_flight as f64, sum.outside_bytes as f64);
         let factor = if bytes < 0.0 { ((outside + bytes) / outside).max(0.0) } else { 1.0 };
         let bytes = bytes.max(0.0);
-        let is_enough = group.read >= MIN_TLABS_READ || group.read * 2 >= sum.samples;
-        let share = if sum.read_bytes > 0.0 && is_enough {
-            let first_bytes = (sum.first_bytes as f64).min(bytes);
-            Share::Read {
-                firsts: first_bytes / (sum.first_bytes as f64).max(1.0),
-                read: (bytes - first_bytes) / sum.read_bytes,
+        let is_read =
+            sum.read_bytes > 0.0 && (group.read >= MIN_TLABS_READ || group.read * 2 >= sum.samples);
+        let (other_bytes, _) = sum.others(is_read);
+        let first_bytes = if other_bytes > 0.0 { sum.first_bytes.min(bytes) } else { bytes };
+        let factor_of = |bytes: f64, sum: f64| if sum > 0.0 { bytes / sum } else { 0.0 };
+        let share = if sum.first_bytes > 0.0 || other_bytes > 0.0 {
+            Share::Known {
+                firsts: factor_of(first_bytes, sum.first_bytes),
+                others: factor_of(bytes - first_bytes, other_bytes),
+                is_read,
             }
-        } else if sum.bytes > 0 {
-            Share::Sampled(bytes / sum.bytes as f64)
         } else {
             Share::Unknown(bytes)
         };
@@ -303,13 +326,12 @@ impl Totals {
     }
 }
 
-/// Basis on which bytes in TLABs are shared among classes. `Read` (first objects and other contents of TLABs) and
-/// `Sampled` (objects that began TLABs) have factors from counted bytes to allocated bytes; `Unknown` has the
-/// bytes that no class is known for.
+/// How bytes in TLABs are shared among classes. `Known` has the factors from counted to allocated bytes for the
+/// objects that began TLABs and for the others, and whether the others were read. `Unknown` has the bytes that no
+/// class is known for.
 #[derive(Clone, Copy, Debug)]
 enum Share {
-    Read { firsts: f64, read: f64 },
-    Sampled(f64),
+    Known { firsts: f64, others: f64, is_read: bool },
     Unknown(f64),
 }
 
@@ -326,56 +348,58 @@ mod tests {
         found.map_or((0.0, 0.0), |a| (a.bytes, a.objects))
     }
 
-    #[test]
-    fn without_tlab_reads_bytes_are_split_by_samples() {
+    /// Objects that began TLABs, and others that they represent.
+    fn begun(samples: u64, first_bytes: f64, others: f64, other_bytes: f64) -> Count {
+        let firsts = samples as f64;
+        let bytes = (first_bytes + other_bytes) as u64;
+        Count { samples, bytes, firsts, first_bytes, others, other_bytes, ..Count::default() }
+    }
+
+    fn read(read_objects: f64, read_bytes: f64) -> Count {
+        Count { read_objects, read_bytes, ..Count::default() }
+    }
+
+    fn with_reads() -> Totals {
         let mut totals = Totals::default();
-        totals.add(&key("A"), &Count { samples: 3, bytes: 300, objects: 30.0, ..Count::default() });
-        totals.add(&key("B"), &Count { samples: 1, bytes: 100, objects: 1.0, ..Count::default() });
-        totals.add_in_flight(0, 40);
+        (0..MIN_TLABS_READ).for_each(|_| totals.add_read(0));
+        totals
+    }
+
+    #[test]
+    fn without_tlab_reads_objects_that_begin_tlabs_represent_the_others() {
+        let mut totals = Totals::default();
+        totals.add(&key("A"), &begun(3, 30.0, 27.0, 270.0));
+        totals.add(&key("B"), &begun(1, 100.0, 0.0, 0.0));
+        totals.add_in_flight(0, 27);
         let outside = Count { outside: 1, outside_bytes: 5000, ..Count::default() };
         totals.add(&key("B"), &outside);
         let all = totals.estimate();
-        assert_eq!(find(&all, "A"), (330.0, 33.0));
-        assert_eq!(find(&all, "B"), (5110.0, 2.1));
+        // The bytes in flight belong to the objects that did not begin a TLAB.
+        let (bytes, objects) = find(&all, "A");
+        assert!((bytes - 327.0).abs() < 1e-6 && (objects - 32.7).abs() < 1e-6, "{bytes} {objects}");
+        assert_eq!(find(&all, "B"), (5100.0, 2.0));
     }
 
     #[test]
-    fn enough_tlab_reads_replace_the_split_by_samples() {
-        let mut totals = Totals::default();
-        totals.add(&key("A"), &Count { samples: 20, bytes: 1000, ..Count::default() });
-        for _ in 0..MIN_TLABS_READ {
-            totals.add_read(0);
-        }
-        let read =
-            |objects, bytes| Count { read_objects: objects, read_bytes: bytes, ..Count::default() };
+    fn enough_tlab_reads_replace_the_estimate_from_first_objects() {
+        let mut totals = with_reads();
+        totals.add(&key("A"), &begun(20, 100.0, 90.0, 900.0));
         totals.add(&key("A"), &read(2.0, 20.0));
         totals.add(&key("B"), &read(1.0, 80.0));
         let all = totals.estimate();
-        assert_eq!(find(&all, "A"), (200.0, 20.0));
-        assert_eq!(find(&all, "B"), (800.0, 10.0));
+        assert_eq!(find(&all, "A"), (100.0 + 180.0, 20.0 + 18.0));
+        assert_eq!(find(&all, "B"), (720.0, 9.0));
     }
 
     #[test]
-    fn first_objects_of_tlabs_are_counted_without_being_read() {
-        let mut totals = Totals::default();
-        for _ in 0..MIN_TLABS_READ {
-            totals.add_read(0);
-        }
-        // One TLAB began with a large object.
-        let first = |samples: u64, first_bytes| Count {
-            samples,
-            firsts: samples as f64,
-            first_bytes,
-            ..Count::default()
-        };
-        totals.add(&key("A"), &Count { bytes: 9000, ..first(19, 190) });
-        totals.add(&key("B"), &Count { bytes: 1000, ..first(1, 5000) });
-        let read = Count { read_objects: 10.0, read_bytes: 100.0, ..Count::default() };
-        totals.add(&key("A"), &read);
+    fn large_first_object_of_a_tlab_is_counted_once() {
+        let mut totals = with_reads();
+        totals.add(&key("A"), &begun(19, 190.0, 481.0, 4810.0));
+        totals.add(&key("B"), &begun(1, 5000.0, 0.0, 0.0));
+        totals.add(&key("A"), &read(10.0, 100.0));
         let all = totals.estimate();
-        assert_eq!(find(&all, "A"), (5000.0, 19.0 + 481.0));
-        assert_eq!(find(&all, "B"), (5000.0, 1.0));
-        // The threads have allocated less than the first objects' bytes.
+        assert_eq!((find(&all, "A"), find(&all, "B")), ((5000.0, 500.0), (5000.0, 1.0)));
+        // The threads have allocated fewer bytes than these objects have.
         totals.add_in_flight(0, 2595 - 10_000);
         let all = totals.estimate();
         assert_eq!((find(&all, "A"), find(&all, "B")), ((95.0, 9.5), (2500.0, 0.5)));
@@ -384,7 +408,7 @@ mod tests {
     #[test]
     fn estimates_do_not_exceed_the_allocated_bytes() {
         let mut totals = Totals::default();
-        totals.add(&key("A"), &Count { samples: 1, bytes: 100, objects: 1.0, ..Count::default() });
+        totals.add(&key("A"), &begun(1, 100.0, 0.0, 0.0));
         for class in ["A", "B"] {
             let outside = Count { outside: 40, outside_bytes: 4000, ..Count::default() };
             totals.add(&key(class), &outside);
