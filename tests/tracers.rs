@@ -375,10 +375,11 @@ fn sampled_tlabs_represent_the_total_allocation() {
     assert!(thinned.tlabs < truth.total / (16 << 10) / 5, "{}", thinned.tlabs);
     let off = seen.sum as f64 / truth.total as f64 - 1.0;
     assert!(off.abs() <= 0.02, "allocations: {off}");
-    // The interval is shorter than a daemon's windows, so too few TLABs are read to estimate paths with
-    // few bytes well.
-    for (path, &bytes) in truth.paths.iter().filter(|(_, bytes)| **bytes > truth.total / 5) {
+    // Most intervals have no TLABs that were read. The small objects of path a begin TLABs more often than
+    // the objects of the other paths.
+    for (path, &bytes) in truth.paths.iter().filter(|(_, bytes)| **bytes > 0) {
         let off = thinned.paths[path] as f64 / bytes as f64 - 1.0;
-        assert!(off.abs() <= 0.25, "{path}: {off}");
+        let max = if bytes > truth.total / 5 { 0.25 } else { 0.5 };
+        assert!(off.abs() <= max, "{path}: {off}");
     }
 }
