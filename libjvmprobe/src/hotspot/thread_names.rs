@@ -108,13 +108,13 @@ impl ThreadNames {
         }
         let cached = self.names.0.get(&tid).filter(|cached| cached.comm == comm);
         let failed_scans = cached.map_or(0, |cached| cached.failed_scans);
-        let is_current = |cached: &CachedName| {
-            let expires = match &cached.complete {
-                Some(_) => EXPIRES,
-                None if failed_scans < MAX_FAILED_SCANS => Duration::ZERO,
-                None => MISSING_EXPIRES,
-            };
-            cached.at.elapsed() < expires
+        let is_current = |cached: &CachedName| match &cached.complete {
+            Some(_) => cached.at.elapsed() < EXPIRES,
+            // Until the next scan, the name stays unknown.
+            None if failed_scans < MAX_FAILED_SCANS => {
+                !self.may_scan() && self.last_scan.is_some_and(|scan| cached.at >= scan)
+            }
+            None => cached.at.elapsed() < MISSING_EXPIRES,
         };
         if cached.is_some_and(is_current) || !(self.is_fresh() || self.may_scan()) {
             return;
