@@ -91,10 +91,14 @@ impl Counters {
     }
 
     fn read(&self, memory: &Memory) -> Result<[u64; NUMBERS]> {
+        // One request, so that the counters belong together unless a pause begins or ends in between.
+        let known: Vec<_> = self.addresses.iter().flatten().copied().collect();
+        let mut words = memory.words(&known)?.into_iter();
         let mut numbers = [0; NUMBERS];
         for (number, address) in numbers.iter_mut().zip(self.addresses) {
             if let Some(address) = address {
-                *number = memory.u64(address)?;
+                let word = words.next().flatten();
+                *number = word.ok_or_else(|| Error::not_mapped(address, size_of::<u64>()))?;
             }
         }
         Ok(numbers)
