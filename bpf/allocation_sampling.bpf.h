@@ -49,6 +49,7 @@ struct hit_weight {
 	__u64 weight;           /* number of hits that it represents, in 256ths; 0: it is ignored */
 	bool may_skip;          /* earlier hits of the thread may have been missed in off periods */
 	bool is_cycled;         /* at least one of the JVM's probes has a duty cycle at present */
+	__u64 outside_per_tlab; /* see struct duty_cycles; for a JVM with a duty cycle only */
 };
 static const struct hit_weight represents_itself = { .weight = ONE };
 
@@ -79,6 +80,7 @@ static __always_inline struct hit_weight weigh_hit(__u64 target, bool outside)
 		hit.may_skip = true;
 		hit.is_cycled = cycles->outside.on_until_ns != ALWAYS_ON ||
 				cycles->tlab.on_until_ns != ALWAYS_ON;
+		hit.outside_per_tlab = cycles->outside_per_tlab;
 		hit.weight = own->weight;
 		if (own->on_until_ns != ALWAYS_ON && bpf_ktime_get_ns() >= own->on_until_ns)
 			hit.weight = 0;

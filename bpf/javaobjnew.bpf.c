@@ -6,7 +6,8 @@
  * fit into the rest, the thread gets a new TLAB or allocates outside of TLABs, and HotSpot calls one of
  * AllocTracer's two functions (gc/shared/memAllocator.cpp), whether or not JFR is active. Each object
  * outside of TLABs is counted with its own size. An object that begins a new TLAB represents all bytes
- * that its thread has allocated in TLABs since it got its previous one. The number of bytes is HotSpot's
+ * that its thread has allocated in TLABs since it got its previous one; count_first() estimates to which class they
+ * belong. The number of bytes is HotSpot's
  * own, read from the Thread, so that nothing is missed or counted twice.
  *
  * The bytes that a thread has allocated since its last event are read from the Thread, too: by user
@@ -376,24 +377,25 @@ static __noinline void send_tlab(__u64 target, const struct layout *layout,
 	bpf_ringbuf_output(&events, &event, sizeof(event), wake());
 }
 
-/* TLABRefillWasteFraction and TLABWasteIncrement, in bytes (gc/shared/tlab_globals.hpp). */
+/* Defaults of -XX:TLABRefillWasteFraction, and of -XX:TLABWasteIncrement (4 words) in bytes. */
 #define WASTE_FRACTION 64
 #define WASTE_INCREMENT 32
 
 /*
- * Adds an object of `size` bytes that began a TLAB, and what it stands for: other objects of its class, which are
- * a part of the `bytes` that the thread has allocated in TLABs since it got its previous one.
+ * Adds an object of `size` bytes that began a TLAB, and the other objects of its class that it represents. These
+ * are a part of the `bytes` that its thread has allocated in TLABs since it got its previous TLAB.
  *
- * If an object does not fit into the rest of a TLAB of T bytes, it begins a new one only if that rest is at most the
- * limit L, and is allocated outside of TLABs otherwise (MemAllocator::allocate_inside_tlab_slow). The rest is
- * equally likely to have any size below that of the object. So an object of `size` bytes begins a TLAB with
- * the probability min(size, L) / T and lies in a TLAB behind other objects with the probability (T - size) / T.
- * Small objects thus represent all bytes of the TLAB, larger ones more, and objects larger than T none.
+ * If an object does not fit into the rest of a TLAB of T bytes, it begins a new TLAB only if that rest is at most
+ * a limit, and is allocated outside of TLABs otherwise (MemAllocator::allocate_inside_tlab_slow). The rest is
+ * assumed to have any size below that of the object with the same probability. Then an object begins a
+ * TLAB with the probability min(size, limit) / T, and lies in a TLAB behind others with the probability (T - size) / T.
+ * Small objects thus represent all `bytes`, larger ones more, and objects larger than T none. In truth, rests near 0
+ * are rare, so the estimate is too low for small objects. After a collection, any object begins a TLAB.
  */
-static __always_inline void count_first(struct tally *tally, __u64 size, __u64 firsts, __u64 bytes,
+static __always_inline void count_first(struct tally *tally, __u64 size, __u64 objects, __u64 bytes,
 					__u64 tlab_size, __u64 limit)
 {
-	__u64 others = bytes > size ? (firsts * (bytes - size)) / ONE : 0, factor = 0;
+	__u64 others = bytes > size ? (objects * (bytes - size)) / ONE : 0, factor = 0;
 
 	if (tlab_size > size)
 		factor = ((tlab_size - size) << 10) / tlab_size;
@@ -401,9 +403,9 @@ static __always_inline void count_first(struct tally *tally, __u64 size, __u64 f
 		factor = (factor * size) / limit;
 	others = (others * factor) >> 10;
 	__sync_fetch_and_add(&tally->samples, 1);
-	__sync_fetch_and_add(&tally->firsts, firsts);
-	__sync_fetch_and_add(&tally->first_bytes, (firsts * size) / ONE);
-	__sync_fetch_and_add(&tally->others, (others * ONE) / size);
+	__sync_fetch_and_add(&tally->first_objects, objects);
+	__sync_fetch_and_add(&tally->first_bytes, (objects * size) / ONE);
+	__sync_fetch_and_add(&tally->other_objects, (others * ONE) / size);
 	__sync_fetch_and_add(&tally->other_bytes, others);
 }
 
@@ -412,7 +414,7 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 {
 	struct tally_key key = { .target = target_key(uprobe_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
-	__u64 allocated, all, bytes, represented, first, firsts = ONE, limit, text;
+	__u64 allocated, all, bytes, represented, desired, limit, objects = ONE, text;
 	struct hit_weight hit = represents_itself;
 	struct thread_state *state;
 	struct tally *tally;
@@ -428,8 +430,7 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	allocated = read_word(thread + layout->thread_allocated);
 	if (!layout->probe_precedes_tlab)
 		bpf_probe_read_user(&tlab, sizeof(tlab), (void *)(thread + layout->tlab));
-	first = tlab.top - tlab.start;
-	all = allocated + first;
+	all = allocated + tlab.top - tlab.start;
 	state = state_of(key.target, thread);
 	if (!state) {
 		count_lost(key.target);
@@ -438,7 +439,7 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	/* Fewer bytes than before mean that a new thread is at the address of one that has ended. */
 	if (all < state->counted)
 		*state = (struct thread_state){ .thread = thread };
-	represented = bytes = all - state->counted;
+	bytes = all - state->counted;
 	/* With a duty cycle, the thread may have filled other TLABs between on periods, so the TLAB that it
 	   has just filled may not be the chosen one. */
 	if (state->tlab && !hit.is_cycled)
@@ -447,25 +448,32 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	state->last = bpf_jiffies64();
 	state->before_tlab = all;
 	state->tlab = 0;
-	/* HotSpot makes the TLAB larger by the size of its first object. */
-	tlab_size = tlab_size > first ? tlab_size - first : 0;
-	limit = tlab_size / WASTE_FRACTION + WASTE_INCREMENT * state->outside;
+	/* The limit for the previous TLAB, which each object outside of TLABs has raised. */
+	desired = read_word(thread + layout->desired_tlab_size) * sizeof(__u64);
+	limit = desired / WASTE_FRACTION + WASTE_INCREMENT * state->outside;
+	if (hit.is_cycled)
+		limit = desired / WASTE_FRACTION + (WASTE_INCREMENT * hit.outside_per_tlab) / ONE;
 	state->outside = 0;
 	/* With a duty cycle, only TLABs that fill within an on period would be sent, which is a biased selection. */
 	if (!hit.is_cycled && bpf_get_prandom_u32() <= tlab_share) {
 		state->tlab = tlab.top;
-		state->tlab_bytes = tlab_size;
+		/* HotSpot adds the size of the first object to the desired size. */
+		state->tlab_bytes = tlab_size - size;
 		state->collections = collections_of(layout);
 	}
-	if (walks && bytes) {
+	/* The object was counted when the trace began. */
+	if (!bytes)
+		return 0;
+	represented = bytes;
+	if (walks) {
 		/* Some of the bytes may belong to hits that were missed, so this hit represents at most one
-		   TLAB with two first objects. */
-		if (hit.may_skip && bytes > tlab_size + 2 * size)
-			bytes = tlab_size + 2 * size;
+		   TLAB. */
+		if (hit.may_skip && bytes > desired + size)
+			bytes = desired + size;
 		represented = bytes_represented(key.target, weighted(bytes, &hit));
 		if (!represented)
 			return 0;
-		firsts = (represented * ONE) / bytes;
+		objects = (represented * ONE) / bytes;
 	}
 	state->represented_bytes += represented;
 
@@ -478,7 +486,7 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	if (!tally || !size)
 		return 0;
 	__sync_fetch_and_add(&tally->bytes, represented);
-	count_first(tally, size, firsts, bytes, tlab_size, limit);
+	count_first(tally, size, objects, bytes, desired, limit);
 	add_to_slot(&key, represented, 0);
 	return 0;
 }

@@ -28,6 +28,7 @@ enum event_kind {
 struct layout {
 	__u64 thread_allocated; /* Thread::_allocated_bytes */
 	__u64 tlab;             /* _start of Thread::_tlab, which _top follows */
+	__u64 desired_tlab_size; /* _desired_size of Thread::_tlab, in words */
 	__u64 probe_precedes_tlab;       /* 1: the probe is hit before the thread has its new TLAB (JDK 8) */
 	__u64 klass_name;       /* Klass::_name */
 	__u64 symbol_length;    /* Symbol::_length, 16 bits */
@@ -61,10 +62,10 @@ struct tally_key {
 struct tally {
 	__u64 samples;          /* objects that began a TLAB; --exact: all objects */
 	__u64 bytes;            /* bytes that these represent; --exact: their total size */
-	__u64 firsts;           /* number of objects that began TLABs, of which these are a sample, in 256ths */
-	__u64 first_bytes;      /* size of the objects that began TLABs */
-	__u64 others;           /* estimated number of other objects in TLABs, in 256ths */
-	__u64 other_bytes;      /* estimated size of these */
+	__u64 first_objects;    /* estimated number of objects that began a TLAB, in 256ths */
+	__u64 first_bytes;      /* their size */
+	__u64 other_objects;    /* estimated number of other objects in TLABs, in 256ths */
+	__u64 other_bytes;      /* their size */
 	__u64 outside;          /* objects outside of TLABs */
 	__u64 outside_bytes;
 	__u64 humongous;        /* humongous ones among all objects observed */
@@ -89,10 +90,10 @@ struct thread_state {
 	__u64 represented_bytes;             /* bytes that its samples represent */
 	__u64 last;             /* time of its last event, in jiffies */
 	__u64 has_ended;        /* 1: the thread has ended, and the field `counted` is final */
-	__u64 outside;          /* number of objects outside of TLABs since it got its TLAB */
-	__u64 tlab;             /* end of the first object in its TLAB if that was chosen to be sent when it is full; else 0 */
+	__u64 outside;          /* number of hits for objects outside of TLABs since it got its TLAB */
+	__u64 tlab;             /* end of the first object in its TLAB if that is to be sent when it is full; else 0 */
 	__u64 tlab_bytes;       /* size of the TLAB behind that object */
-	__u64 before_tlab;      /* bytes that it had allocated before, and outside of this TLAB */
+	__u64 before_tlab;      /* bytes that it had allocated then, and outside of TLABs since */
 	__u64 collections;      /* JVM's number of collections when the thread got that TLAB */
 };
 
@@ -120,6 +121,7 @@ struct duty_cycle {
 struct duty_cycles {
 	struct duty_cycle outside;
 	struct duty_cycle tlab;
+	__u64 outside_per_tlab; /* average number of objects outside of TLABs per new TLAB, in 256ths */
 };
 
 /* A thread that existed before the trace began. */

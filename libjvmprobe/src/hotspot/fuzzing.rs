@@ -292,6 +292,7 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
         ("Thread", "_tlab", 16),
         ("ThreadLocalAllocBuffer", "_start", 0),
         ("ThreadLocalAllocBuffer", "_top", 8),
+        ("ThreadLocalAllocBuffer", "_desired_size", 24),
         ("JavaThread", "_threadObj", 32),
         ("JavaThread", "_osthread", 40),
         ("OSThread", "_thread_id", 8),

@@ -449,7 +449,7 @@ table! {
     TlabStart           Offset [8 "ThreadLocalAllocBuffer::_start"] for Threads;
     TlabTop             Offset [8 "ThreadLocalAllocBuffer::_top"] for Threads;
     TlabEnd             Offset [8 "ThreadLocalAllocBuffer::_end"] for Synchronizers;
-    TlabDesiredSize     Offset [8 "ThreadLocalAllocBuffer::_desired_size"] for Synchronizers;
+    TlabDesiredSize     Offset [8 "ThreadLocalAllocBuffer::_desired_size"] for Threads Synchronizers;
     ThreadList          Static [8 "Threads::_thread_list"] until 13 for Threads ThreadDump;
     NextThread          Offset [8 "JavaThread::_next"] until 13 for Threads ThreadDump;
     ThreadsList         Static [14 "ThreadsSMRSupport::_java_thread_list"] for Threads ThreadDump;

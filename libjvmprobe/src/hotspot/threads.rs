@@ -39,6 +39,8 @@ pub(crate) struct ThreadLayout {
     pub tlab_start: u64,
     /// `_top` of `Thread::_tlab`.
     pub tlab_top: u64,
+    /// `_desired_size` of `Thread::_tlab`, a number of words.
+    pub desired_tlab_size: u64,
     /// Whether `AllocTracer` is called for a new TLAB before the thread's `_tlab` is that TLAB
     /// (`CollectedHeap::allocate_from_tlab_slow`, collectedHeap.cpp of JDK 8).
     pub probe_precedes_tlab: bool,
@@ -68,6 +70,7 @@ impl ThreadLayout {
             allocated: layout.get(Item::AllocatedBytes)?,
             tlab_start: in_tlab(Item::TlabStart)?,
             tlab_top: in_tlab(Item::TlabTop)?,
+            desired_tlab_size: in_tlab(Item::TlabDesiredSize)?,
             probe_precedes_tlab: layout.is_jdk_8(),
         })
     }
@@ -280,6 +283,7 @@ mod tests {
         image.field("Thread", "_tlab", 16);
         image.field("ThreadLocalAllocBuffer", "_start", 0);
         image.field("ThreadLocalAllocBuffer", "_top", 8);
+        image.field("ThreadLocalAllocBuffer", "_desired_size", 24);
         list(&mut image, [first, second]);
         image.finish();
         let mut last = ThreadArray::default();
@@ -355,8 +359,13 @@ mod tests {
 
     #[test]
     fn thread_without_tlab_has_no_used_tlab_bytes() {
-        let layout =
-            ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, probe_precedes_tlab: false };
+        let layout = ThreadLayout {
+            allocated: 0,
+            tlab_start: 8,
+            tlab_top: 16,
+            desired_tlab_size: 24,
+            probe_precedes_tlab: false,
+        };
         // Many heaps lie below 4 GiB. In such a heap, the difference of a top and a start that is null is a
         // plausible size of a TLAB.
         for (start, top, used) in [(0, 0xffe0_0000, 0), (0xffd0_0000, 0xffe0_0000, 1 << 20)] {
@@ -368,8 +377,13 @@ mod tests {
 
     #[test]
     fn unreadable_thread_has_no_allocated_bytes() {
-        let layout =
-            ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, probe_precedes_tlab: false };
+        let layout = ThreadLayout {
+            allocated: 0,
+            tlab_start: 8,
+            tlab_top: 16,
+            desired_tlab_size: 24,
+            probe_precedes_tlab: false,
+        };
         assert_eq!(layout.bytes(&own_memory(), &[Addr(8)]), [None]);
     }
 }

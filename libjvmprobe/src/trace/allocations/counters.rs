@@ -35,10 +35,10 @@ pub(crate) type Session = session::Session<JavaobjnewSkel<'static>, Event>;
 
 /// Suffix of the names of programs that walk stacks.
 const WALKS: &str = "_stacks";
-/// Counters by class and thread. 6 MB if preallocated.
+/// Counters by class and thread. 7 MB if preallocated.
 const TALLIES: SparseMap =
     SparseMap { name: "tallies", on_demand_capacity: 1 << 17, preallocated_capacity: 1 << 15 };
-/// Counters by class, thread and stack. 11 MB if preallocated.
+/// Counters by class, thread and stack. 13 MB if preallocated.
 const MANY_TALLIES: SparseMap =
     SparseMap { name: "tallies", on_demand_capacity: 1 << 18, preallocated_capacity: 1 << 16 };
 /// Counters by time slot, which user space removes once per second. 10 MB if preallocated.

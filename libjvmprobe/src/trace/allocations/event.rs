@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn struct_layouts_match_the_c_header() {
         assert_eq!(size_of::<class_id>(), 3 * 8);
-        assert_eq!(size_of::<layout>(), 9 * 8);
+        assert_eq!(size_of::<layout>(), 10 * 8);
         assert_eq!(size_of::<tally_key>(), 6 * 8);
         assert_eq!(size_of::<tally>(), 10 * 8);
         assert_eq!(size_of::<slot_bytes>(), 2 * 8);
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(size_of::<old_thread>(), 2 * 8);
         assert_eq!(size_of::<large_event>(), 3 * 8 + 3 * 8 + 2 * 8 + 8 + 16);
         assert_eq!(size_of::<tlab_event>(), 6 * 8);
-        assert_eq!(size_of::<duty_cycles>(), 4 * 8);
+        assert_eq!(size_of::<duty_cycles>(), 5 * 8);
         assert_eq!(size_of::<span_event>(), 7 * 8);
         assert_eq!(TEXT, 9 * 8);
         assert_eq!(size_of::<name_event>(), 9 * 8 + 1024);

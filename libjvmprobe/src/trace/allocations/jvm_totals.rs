@@ -360,9 +360,9 @@ fn difference(before: &tally, now: &tally) -> Count {
     Count {
         samples: now.samples.saturating_sub(before.samples),
         bytes: now.bytes.saturating_sub(before.bytes),
-        firsts: now.firsts.saturating_sub(before.firsts) as f64 / ONE as f64,
+        first_objects: now.first_objects.saturating_sub(before.first_objects) as f64 / ONE as f64,
         first_bytes: now.first_bytes.saturating_sub(before.first_bytes) as f64,
-        others: now.others.saturating_sub(before.others) as f64 / ONE as f64,
+        other_objects: now.other_objects.saturating_sub(before.other_objects) as f64 / ONE as f64,
         other_bytes: now.other_bytes.saturating_sub(before.other_bytes) as f64,
         outside: now.outside.saturating_sub(before.outside),
         outside_bytes: now.outside_bytes.saturating_sub(before.outside_bytes),
@@ -395,6 +395,12 @@ mod tests {
     /// Objects outside of TLABs, which are counted one by one.
     fn outside(objects: u64, bytes: u64) -> tally {
         tally { outside: objects, outside_bytes: bytes, ..tally::default() }
+    }
+
+    /// An object that began a TLAB.
+    fn sampled(bytes: u64) -> Count {
+        let first_bytes = bytes as f64;
+        Count { samples: 1, bytes, first_objects: 1.0, first_bytes, ..Count::default() }
     }
 
     fn thread(addr: u64, allocated: u64) -> ThreadBytes {
@@ -491,7 +497,7 @@ mod tests {
         assert_eq!(sum(&totals), 700);
         // A sample represents some of these bytes now, so they are no longer in flight.
         let of = counted(1, 900);
-        totals.add(&row("A", 0), 0, &Count { samples: 1, bytes: 600, ..Count::default() });
+        totals.add(&row("A", 0), 0, &sampled(600));
         totals.update_in_flight(&[thread(1, 1000)], &[&of]);
         assert_eq!(sum(&totals), 700);
         // A thread without a sample: all of its bytes count.
@@ -508,7 +514,7 @@ mod tests {
         totals.update_in_flight(&[thread(1, 1000)], &[&of]);
         assert_eq!(sum(&totals), 0);
         totals.next_interval(1);
-        let sample = Count { samples: 1, bytes: 60_000, ..Count::default() };
+        let sample = sampled(60_000);
         totals.add(&row("A", 0), 0, &sample);
         totals.update_in_flight(&[thread(1, 1500)], &[&of]);
         assert_eq!(sum(&totals), 1500);
@@ -517,7 +523,6 @@ mod tests {
     #[test]
     fn ended_thread_has_the_larger_of_last_reading_and_samples() {
         let sum = |totals: &JvmTotals| totals.table(None, Scope::Trace, 1).summary.bytes;
-        let sampled = |bytes| Count { samples: 1, bytes, ..Count::default() };
         // The thread ends after another sample, or without one.
         for (more, expected) in [(500, 1100), (0, 1000)] {
             let mut totals = totals(PLAIN);
@@ -548,7 +553,7 @@ mod tests {
         let ended = of(1200, true);
         // The samples represent 900 bytes; the thread had 1,000 at the previous reading, and 1,200 at its end.
         let mut totals = totals(PLAIN);
-        let sample = Count { samples: 1, bytes: 900, ..Count::default() };
+        let sample = sampled(900);
         totals.add(&row("A", 0), 0, &sample);
         totals.update_in_flight(&[thread(1, 1000)], &[&of(800, false)]);
         assert_eq!(sum(&totals), 1000);
@@ -575,7 +580,7 @@ mod tests {
         for both in [[&old, &new], [&new, &old]] {
             let mut totals = totals(PLAIN);
             // The samples of the old thread represent more than the 120 bytes that it has allocated.
-            let sample = Count { samples: 1, bytes: 99_000, ..Count::default() };
+            let sample = sampled(99_000);
             totals.add(&row("A", 0), 0, &sample);
             assert!(totals.update_in_flight(&[thread(1, 150)], &both).is_empty());
             assert_eq!(sum(&totals), 120 + 50);

@@ -6,10 +6,9 @@
 //! walked, [`split`] splits the allocations of each class among them. `time_slots` distributes the
 //! allocations over time. `tracer` connects these modules to the main loop in [`crate::jvms`].
 //!
-//! The objects that begin TLABs are a sample of one in many thousands, and the sample is biased. An object
-//! that does not fit into the rest of a TLAB begins the next TLAB, so large objects are sampled more often. A
-//! program that repeats the same work may always begin TLABs with the same class. A TLAB itself contains
-//! everything that was allocated in it. The kernel side therefore chooses some full TLABs at random, and user
+//! The objects that begin TLABs are a sample of one in many thousands, and the sample is biased by the objects'
+//! sizes, which can be corrected only approximately. A program that repeats the same work may always begin TLABs with
+//! the same class. A TLAB itself contains everything that was allocated in it. The kernel side therefore chooses some full TLABs at random, and user
 //! space reads them before a collection moves their objects. The probability adapts so that reading takes
 //! only a small share of one processor.
 //!

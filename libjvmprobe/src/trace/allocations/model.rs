@@ -348,6 +348,7 @@ pub(crate) fn kernel_layout(hotspot: &HotSpot, walks: bool) -> Result<layout> {
     Ok(layout {
         thread_allocated: threads.allocated,
         tlab: threads.tlab_start,
+        desired_tlab_size: threads.desired_tlab_size,
         probe_precedes_tlab: threads.probe_precedes_tlab.into(),
         klass_name: classes.klass_name,
         symbol_length: classes.symbol_length,

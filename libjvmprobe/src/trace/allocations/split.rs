@@ -1,8 +1,8 @@
 //! Splits the allocations of a class among its stacks.
 //!
 //! Reading TLABs shows how much a class allocates, but not from where, because objects in the heap have no
-//! stack. The objects that begin TLABs were sampled with their stacks. The class's bytes in TLABs are
-//! therefore split in proportion to these objects and to those of their class that they represent. Each object outside of TLABs was
+//! stack. The objects that begin TLABs were sampled with their stacks. These objects are assigned to their stacks, and
+//! the class's other bytes in TLABs are split in proportion to the bytes that these objects represent. Each object outside of TLABs was
 //! recorded with its own stack, and is added unchanged. The bytes of the parts sum up to the class's bytes
 //! exactly; rounding neither adds nor drops any. A part whose bytes are rounded to 0 is omitted with its
 //! objects.
@@ -38,8 +38,8 @@ pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<
     let bytes = class.rounded_bytes().saturating_sub(outside_bytes.iter().sum());
     let objects = class.rounded_objects().saturating_sub(outside.iter().sum());
 
-    let (by_bytes, by_objects): (Vec<_>, Vec<_>) =
-        counts.iter().map(|(_, count)| count.weights()).unzip();
+    let by_bytes = weights(bytes, counts.iter().map(|(_, count)| count.tlab_bytes()));
+    let by_objects = weights(objects, counts.iter().map(|(_, count)| count.tlab_objects()));
     let has_samples = by_bytes.iter().any(|&weight| weight > 0.0);
     let (bytes_of, objects_of) = (apportion(bytes, &by_bytes), apportion(objects, &by_objects));
     let mut parts: Vec<_> = counts
@@ -58,6 +58,15 @@ pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<
     }
     parts.sort_by_key(|part| (std::cmp::Reverse(part.bytes), part.stack));
     parts
+}
+
+/// Returns the weights by which stacks share `total`. Each part consists of what is known, and of the estimate of the
+/// rest, which is scaled to add up to `total`.
+fn weights(total: u64, parts: impl Iterator<Item = (f64, f64)> + Clone) -> Vec<f64> {
+    let known: f64 = parts.clone().map(|(known, _)| known).sum();
+    let estimated: f64 = parts.clone().map(|(_, estimated)| estimated).sum();
+    let scale = if estimated > 0.0 { (total as f64 - known).max(0.0) / estimated } else { 0.0 };
+    parts.map(|(known, estimated)| known + estimated * scale).collect()
 }
 
 /// Returns the counts, scaled down to sum up to `max` if their sum is larger.
@@ -96,7 +105,13 @@ mod tests {
     }
 
     fn sampled(bytes: u64, objects: f64) -> Count {
-        Count { samples: 1, bytes, firsts: objects, first_bytes: bytes as f64, ..Count::default() }
+        Count {
+            samples: 1,
+            bytes,
+            first_objects: objects,
+            first_bytes: bytes as f64,
+            ..Count::default()
+        }
     }
 
     fn outside(bytes: u64) -> Count {
@@ -108,6 +123,25 @@ mod tests {
         let counts = HashMap::from([(7, sampled(300, 30.0)), (8, sampled(100, 10.0))]);
         let parts = split(&class(1000.0, 50.0), &counts);
         let expected = [(7, 750, 38), (8, 250, 12)];
+        assert_eq!(
+            parts,
+            expected.map(|(stack, bytes, objects)| StackShare { stack, bytes, objects })
+        );
+    }
+
+    #[test]
+    fn objects_that_began_tlabs_stay_with_their_stack() {
+        let count = |first_bytes, other_bytes| Count {
+            samples: 1,
+            first_objects: 1.0,
+            first_bytes,
+            other_objects: other_bytes / 10.0,
+            other_bytes,
+            ..Count::default()
+        };
+        let counts = HashMap::from([(7, count(800.0, 0.0)), (8, count(10.0, 400.0))]);
+        let parts = split(&class(1010.0, 22.0), &counts);
+        let expected = [(7, 800, 1), (8, 210, 21)];
         assert_eq!(
             parts,
             expected.map(|(stack, bytes, objects)| StackShare { stack, bytes, objects })

@@ -1,13 +1,12 @@
 //! Adds up counters, and estimates the bytes and objects of each class.
 //!
-//! Two things are known exactly: the bytes that each thread has allocated (HotSpot's own count) and each
-//! object outside of TLABs. There is one exception: if a daemon traces a JVM that allocates too fast, the
-//! objects outside of TLABs are only sampled. The distribution of the bytes in TLABs among classes is
-//! estimated. The objects that begin TLABs are known, with their sizes. They are kept apart, because one of them
-//! may be much larger than all other objects of its TLAB: HotSpot adds its size to that of the TLAB. The best
-//! estimate of the other objects comes from the TLABs that were read, each weighted by the inverse of its
-//! sampling probability. If too few were read, the estimate comes from the objects that began TLABs: the kernel
-//! side estimates how many others of their class there are (`count_first` in bpf/javaobjnew.bpf.c).
+//! Three things are known exactly: the bytes that each thread has allocated (HotSpot's own count), each object
+//! outside of TLABs, and each object that began a TLAB. There is one exception: if a daemon traces a JVM that
+//! allocates too fast, these objects are only sampled. The other objects in TLABs are estimated. The best estimate
+//! comes from the TLABs that were read, each weighted by the inverse of its sampling probability. If too few were
+//! read, the estimate comes from the objects that began TLABs: `count_first` in bpf/javaobjnew.bpf.c estimates how
+//! many other objects of its class each of them represents. The object that began a TLAB is not counted when the
+//! TLAB is read, because it may be much larger than all others: HotSpot adds its size to that of the TLAB.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -50,12 +49,12 @@ pub(crate) struct Count {
     pub(crate) samples: u64,
     /// Bytes that the samples represent; with `--exact`, their own size.
     pub(crate) bytes: u64,
-    /// Objects that began a TLAB, of which the samples were chosen.
-    pub(crate) firsts: f64,
+    /// Number of objects that began a TLAB. Equals `samples` unless only a sample is counted.
+    pub(crate) first_objects: f64,
     /// Bytes of the objects that began a TLAB.
     pub(crate) first_bytes: f64,
-    /// Other objects in TLABs, as estimated from those that began one.
-    pub(crate) others: f64,
+    /// Number of other objects in TLABs, as estimated from those that began one.
+    pub(crate) other_objects: f64,
     /// Bytes of the other objects in TLABs, as estimated from those that began one.
     pub(crate) other_bytes: f64,
     /// Objects outside of TLABs.
@@ -92,26 +91,29 @@ impl Count {
     fn others(&self, is_read: bool) -> (f64, f64) {
         match is_read {
             true => (self.read_bytes, self.read_objects),
-            false => (self.other_bytes, self.others),
+            false => (self.other_bytes, self.other_objects),
         }
     }
 
-    /// Returns the weights of a stack among those of its class: bytes and objects in TLABs. With `--exact`, each
-    /// sample represents only itself.
-    pub(crate) fn weights(&self) -> (f64, f64) {
-        if self.firsts > 0.0 {
-            (self.first_bytes + self.other_bytes, self.firsts + self.others)
-        } else {
-            (self.bytes as f64, self.samples as f64)
-        }
+    /// Bytes in TLABs of the objects that began one, and of the other objects that these represent. With `--exact`,
+    /// each sample represents only itself.
+    pub(crate) fn tlab_bytes(&self) -> (f64, f64) {
+        let bytes = if self.first_objects > 0.0 { self.first_bytes } else { self.bytes as f64 };
+        (bytes, self.other_bytes)
+    }
+
+    /// Like [`Count::tlab_bytes`], but numbers of objects.
+    pub(crate) fn tlab_objects(&self) -> (f64, f64) {
+        let is_exact = self.first_objects == 0.0;
+        (if is_exact { self.samples as f64 } else { self.first_objects }, self.other_objects)
     }
 
     fn add(&mut self, other: &Self) {
         self.samples += other.samples;
         self.bytes += other.bytes;
-        self.firsts += other.firsts;
+        self.first_objects += other.first_objects;
         self.first_bytes += other.first_bytes;
-        self.others += other.others;
+        self.other_objects += other.other_objects;
         self.other_bytes += other.other_bytes;
         self.outside += other.outside;
         self.outside_bytes += other.outside_bytes;
@@ -261,78 +263,65 @@ impl Totals {
         for &tid in self.groups.keys() {
             sums.entry(tid).or_default();
         }
-        let share = |(&tid, sum): (&u32, &Count)| (tid, self.share(tid, sum));
-        let shares: HashMap<u32, (Share, f64)> = sums.iter().map(share).collect();
-        let mut all: Vec<_> = self
-            .counts
-            .iter()
-            .filter_map(|(key, count)| {
-                let (share, outside) = shares.get(&key.tid)?;
-                let count = &count.with_outside(*outside);
-                let (bytes, objects) = match share {
-                    Share::Known { firsts, others, is_read } => {
-                        let (bytes, objects) = count.others(*is_read);
-                        (
-                            count.first_bytes * firsts + bytes * others,
-                            count.firsts * firsts + objects * others,
-                        )
-                    }
-                    Share::Unknown(_) => (0.0, 0.0),
-                };
-                Some(Allocated {
-                    key: key.clone(),
-                    bytes: bytes + count.outside_bytes as f64,
-                    objects: objects + count.outside as f64,
-                    count: *count,
-                })
-            })
-            .filter(|allocated| allocated.bytes > 0.0)
-            .collect();
-        for (tid, (share, _)) in shares {
-            if let Share::Unknown(bytes) = share
-                && bytes > 0.0
-            {
-                let key = Key { class: UNSAMPLED.into(), tid };
-                all.push(Allocated { key, bytes, objects: 0.0, count: Count::default() });
+        let shares: HashMap<u32, Share> =
+            sums.iter().map(|(&tid, sum)| (tid, self.share(tid, sum))).collect();
+        let allocated = |(key, count): (&Key, &Count)| {
+            let share = &shares[&key.tid];
+            let count = count.with_outside(share.outside);
+            let (bytes, objects) = count.others(share.is_read);
+            Allocated {
+                key: key.clone(),
+                bytes: count.first_bytes * share.first
+                    + bytes * share.other
+                    + count.outside_bytes as f64,
+                objects: count.first_objects * share.first
+                    + objects * share.other
+                    + count.outside as f64,
+                count,
             }
-        }
-        all
+        };
+        let unknown = |(&tid, share): (&u32, &Share)| {
+            let key = Key { class: UNSAMPLED.into(), tid };
+            Allocated { key, bytes: share.unknown, objects: 0.0, count: Count::default() }
+        };
+        let all = self.counts.iter().map(allocated).chain(shares.iter().map(unknown));
+        all.filter(|allocated| allocated.bytes > 0.0).collect()
     }
 
-    /// Returns how a group's bytes in TLABs are shared among its classes, and the factor for the counts outside
-    /// of TLABs. That factor is less than 1 if sampled objects outside of TLABs represent more bytes than the
-    /// threads have allocated.
-    fn share(&self, tid: u32, sum: &Count) -> (Share, f64) {
+    /// Returns how a group's bytes in TLABs are shared among its classes. `sum` is the sum of its counts.
+    fn share(&self, tid: u32, sum: &Count) -> Share {
         let group = self.groups.get(&tid).copied().unwrap_or_default();
         let (bytes, outside) =
             (sum.bytes as f64 + group.in_flight as f64, sum.outside_bytes as f64);
-        let factor = if bytes < 0.0 { ((outside + bytes) / outside).max(0.0) } else { 1.0 };
+        let part = |bytes: f64, sum: f64| if sum > 0.0 { bytes / sum } else { 0.0 };
+        let outside = if bytes < 0.0 { part(outside + bytes, outside).max(0.0) } else { 1.0 };
         let bytes = bytes.max(0.0);
         let is_read =
             sum.read_bytes > 0.0 && (group.read >= MIN_TLABS_READ || group.read * 2 >= sum.samples);
+        let first_bytes = sum.first_bytes * part(bytes, sum.bytes as f64).min(1.0);
+        let first_bytes = first_bytes.min(bytes);
         let (other_bytes, _) = sum.others(is_read);
-        let first_bytes = if other_bytes > 0.0 { sum.first_bytes.min(bytes) } else { bytes };
-        let factor_of = |bytes: f64, sum: f64| if sum > 0.0 { bytes / sum } else { 0.0 };
-        let share = if sum.first_bytes > 0.0 || other_bytes > 0.0 {
-            Share::Known {
-                firsts: factor_of(first_bytes, sum.first_bytes),
-                others: factor_of(bytes - first_bytes, other_bytes),
-                is_read,
-            }
-        } else {
-            Share::Unknown(bytes)
-        };
-        (share, if factor.is_finite() { factor } else { 1.0 })
+        let first = part(first_bytes, sum.first_bytes);
+        let other = part(bytes - first_bytes, other_bytes);
+        let unknown = if other_bytes > 0.0 { 0.0 } else { bytes - first_bytes };
+        Share { first, other, is_read, unknown, outside }
     }
 }
 
-/// How bytes in TLABs are shared among classes. `Known` has the factors from counted to allocated bytes for the
-/// objects that began TLABs and for the others, and whether the others were read. `Unknown` has the bytes that no
-/// class is known for.
+/// How bytes in TLABs are shared among classes.
 #[derive(Clone, Copy, Debug)]
-enum Share {
-    Known { firsts: f64, others: f64, is_read: bool },
-    Unknown(f64),
+struct Share {
+    /// Factor for the objects that began TLABs; at most 1.
+    first: f64,
+    /// Factor for the other objects in TLABs.
+    other: f64,
+    /// Whether these other objects are those that were read.
+    is_read: bool,
+    /// Bytes of which no class is known.
+    unknown: f64,
+    /// Factor for objects outside of TLABs. Less than 1 if sampled objects outside of TLABs represent more bytes
+    /// than the threads have allocated.
+    outside: f64,
 }
 
 #[cfg(test)]
@@ -348,11 +337,17 @@ mod tests {
         found.map_or((0.0, 0.0), |a| (a.bytes, a.objects))
     }
 
-    /// Objects that began TLABs, and others that they represent.
-    fn begun(samples: u64, first_bytes: f64, others: f64, other_bytes: f64) -> Count {
-        let firsts = samples as f64;
-        let bytes = (first_bytes + other_bytes) as u64;
-        Count { samples, bytes, firsts, first_bytes, others, other_bytes, ..Count::default() }
+    /// Objects that began TLABs, and other objects that they represent.
+    fn begun(samples: u64, first_bytes: f64, other_objects: f64, other_bytes: f64) -> Count {
+        Count {
+            samples,
+            bytes: (first_bytes + other_bytes) as u64,
+            first_objects: samples as f64,
+            first_bytes,
+            other_objects,
+            other_bytes,
+            ..Count::default()
+        }
     }
 
     fn read(read_objects: f64, read_bytes: f64) -> Count {
@@ -399,10 +394,10 @@ mod tests {
         totals.add(&key("A"), &read(10.0, 100.0));
         let all = totals.estimate();
         assert_eq!((find(&all, "A"), find(&all, "B")), ((5000.0, 500.0), (5000.0, 1.0)));
-        // The threads have allocated fewer bytes than these objects have.
-        totals.add_in_flight(0, 2595 - 10_000);
+        // The samples represent four times the bytes that the threads have allocated.
+        totals.add_in_flight(0, -7500);
         let all = totals.estimate();
-        assert_eq!((find(&all, "A"), find(&all, "B")), ((95.0, 9.5), (2500.0, 0.5)));
+        assert_eq!((find(&all, "A"), find(&all, "B")), ((1250.0, 125.0), (1250.0, 0.25)));
     }
 
     #[test]

@@ -34,7 +34,7 @@ use crate::{
     sys::{Idle, fair_share, privileges, start_thread},
     trace::allocations::{
         counters::{self, Session},
-        event::{duty_cycles, sampling_state},
+        event::{ONE, duty_cycles, sampling_state},
         probes,
     },
 };
@@ -332,8 +332,13 @@ impl File {
             return;
         }
         let [outside, tlab] = self.probes.each_ref().map(|probe| probe.cycle.published());
-        let cycles = duty_cycles { outside, tlab };
         for key in self.jvms.keys() {
+            let [outside_hits, tlab_hits] = self
+                .probes
+                .each_ref()
+                .map(|probe| probe.hits.get(key).map_or(0.0, |hits| hits.rate));
+            let outside_per_tlab = (outside_hits / tlab_hits.max(1.0) * ONE as f64) as u64;
+            let cycles = duty_cycles { outside, tlab, outside_per_tlab };
             // The map has as many entries as there can be JVMs.
             let _ = maps.duties.update(&key.to_ne_bytes(), bytes(&cycles), MapFlags::ANY);
         }
