@@ -37,7 +37,7 @@ fn load_time_ms(load: &mut Load) -> u128 {
 
 #[test]
 fn repeated_traces_leave_the_jvm_unchanged() {
-    assert_jvm_unchanged_by_traces(30);
+    assert_jvm_unchanged_by_traces(15);
 }
 
 #[test]

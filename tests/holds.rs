@@ -179,7 +179,7 @@ fn check_memory_pools(name: &str, runtime: &Runtime, flags: &str) {
     load.ask("pools");
     check_pools(&context, &mut load, &hotspot);
     load.ask("fill 20000000");
-    load.ask("load 300");
+    load.ask("load 50");
     load.ask("collect");
     load.ask("fill 5000000");
     check_pools(&context, &mut load, &hotspot);
@@ -274,7 +274,8 @@ fn thread_counts_and_buffers_match_jmx() {
 fn code_cache_shrinks_after_class_unloading() {
     run_beside_others();
     for name in ["temurin-11", "temurin-21", "temurin-25"] {
-        let (mut load, hotspot) = start(named(name), &["-Xcomp", "-XX:+UseSerialGC"]);
+        let flags = ["-Xcomp", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"];
+        let (mut load, hotspot) = start(named(name), &flags);
         load.ask("load 300");
         let [before, ..] = read(&hotspot, &mut load);
         load.ask("drop");

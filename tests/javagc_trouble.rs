@@ -362,7 +362,7 @@ fn stops_of_30_jvms_are_reported_or_counted_lost() {
     let flags = "-Xms8m -Xmx8m -XX:+UseSerialGC -XX:TieredStopAtLevel=1";
     let mut loads: Vec<_> =
         (0..30).map(|_| Load::start_program(named("temurin-17"), flags, "TrickleLoad")).collect();
-    loads.iter_mut().for_each(|load| load.go(10.0));
+    loads.iter_mut().for_each(|load| load.go(6.0));
     let tool = Tool::start("javagc", &["-a", "-j"]);
     loads.iter_mut().for_each(|load| drop(load.done()));
     // Collections at the JVMs' end are not part of the comparison.

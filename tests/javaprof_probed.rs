@@ -28,12 +28,14 @@ fn stacks_at_probed_instructions_are_complete() {
     runtimes::of_unstable("sid-27").map(check);
 }
 
-/// Whether a sample was taken while a thread was at an allocation probe. Threads of the JIT compilers do
-/// not count: their frames of uprobes belong to the probes with which javaprof observes compiled code.
+/// Whether a sample was taken while a thread was at an allocation probe. Frames of other uprobes belong to the probes with
+/// which javaprof observes compiled code, and to that with which javaobjnew observes the end of threads.
 fn is_probed(line: &Line) -> bool {
     let is_of_probe =
         |frame: &String| frame.starts_with("AllocTracer::") || frame.contains("uprobe");
-    !line.has("CompileBroker::compiler_thread_loop") && line.frames.iter().any(is_of_probe)
+    let others = ["CompileBroker::compiler_thread_loop", "NMethodSweeper::", "Threads::remove"];
+    let is_other = |frame: &String| others.iter().any(|other| frame.starts_with(other));
+    !line.frames.iter().any(is_other) && line.frames.iter().any(is_of_probe)
 }
 
 /// Asserts that all stacks at probes contain the load's own method, and that nearly all are

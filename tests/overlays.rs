@@ -155,7 +155,7 @@ fn profile_of_containers(count: usize) -> (u64, usize) {
     let named = pids.iter().flat_map(|pid| ["-p", pid]);
     let options = ["-F", "499", "-j", "-o", &file].into_iter().chain(named);
     let profile = Tool::start("javaprof", &options.collect::<Vec<_>>());
-    loads.iter_mut().for_each(|load| load.go(6.0));
+    loads.iter_mut().for_each(|load| load.go(3.0));
     loads.iter_mut().for_each(|load| drop(load.done()));
     let (memory, maps) = (memory_of(profile.pid()), count_maps().saturating_sub(before));
     let records = profile.interrupt().json();

@@ -42,11 +42,9 @@ fn debug_file(debug: &Path) -> PathBuf {
 /// functions correctly.
 fn assert_names_functions(load: &mut Load, options: &[&str]) {
     let pid = load.pid().to_string();
-    // Builds the tools now, because the running load would not wait for the end of the build.
-    binary("javaobjnew");
-    load.go(6.0);
-    let output = tool::run("javaobjnew", &[&["-p", &pid, "-d", "2"], options].concat());
-    load.done();
+    let tool = Tool::start("javaobjnew", &[&["-p", &pid], options].concat());
+    load.run(1.5);
+    let output = tool.interrupt();
     assert!(output.status.success() && output.stdout.contains("byte[]"), "{}", output.stderr);
     let named = profile(load, options);
     let unknown = named.iter().filter(|name| is_unknown(name)).count();
@@ -72,9 +70,9 @@ fn assert_names_functions(load: &mut Load, options: &[&str]) {
 /// Returns the names of all frames in a profile of a load.
 fn profile(load: &mut Load, options: &[&str]) -> BTreeSet<String> {
     let pid = load.pid().to_string();
-    load.go(4.0);
-    let output = tool::run("javaprof", &[&["-p", &pid, "-F", "499", "-f", "2"], options].concat());
-    load.done();
+    let tool = Tool::start("javaprof", &[&["-p", &pid, "-F", "499", "-f"], options].concat());
+    load.run(2.0);
+    let output = tool.interrupt();
     assert!(output.status.success(), "{}", output.stderr);
     let stacks = output.stdout.lines().filter_map(|line| line.rsplit_once(' '));
     stacks.flat_map(|(stack, _)| stack.split(';')).map(str::to_owned).collect()

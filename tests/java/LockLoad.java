@@ -186,7 +186,7 @@ public class LockLoad {
         while (count - before < 10_000_000) {
             Thread.sleep(10);
         }
-        Thread.sleep(500);
+        Thread.sleep(200);
     }
 
     static void startAndWait(Thread thread) throws Exception {

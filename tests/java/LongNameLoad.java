@@ -1,11 +1,13 @@
 import java.io.BufferedReader;
 import java.io.File;
 import java.io.InputStreamReader;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.locks.LockSupport;
 
 /**
  * Threads with names that the kernel truncates, each in a method of its own.
  *
- * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" makes all threads allocate for
+ * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" makes all threads allocate for a part of
  * SECONDS, and the last one also request collections, and is answered by "done"; "quit" ends.
  */
 public class LongNameLoad {
@@ -56,7 +58,7 @@ public class LongNameLoad {
     static void work3(long end) {
         for (int i = 0; System.nanoTime() < end; i++) {
             allocate();
-            if (i % 20_000 == 19_999) {
+            if (i % 2_000 == 1_999) {
                 System.gc();
             }
         }
@@ -65,6 +67,9 @@ public class LongNameLoad {
     private static void allocate() {
         for (int i = 0; i < 100; i++) {
             sink = new byte[100];
+        }
+        if (ThreadLocalRandom.current().nextInt(100) == 0) {
+            LockSupport.parkNanos(1_000_000);
         }
     }
 }

@@ -140,7 +140,10 @@ public class VirtualLoad {
             LockSupport.park();
         });
         flock();
-        Thread.sleep(1000);
+        while (count < 10_000_000) {
+            Thread.sleep(10);
+        }
+        Thread.sleep(200);
     }
 
     /**
@@ -166,15 +169,15 @@ public class VirtualLoad {
     }
 
     static void park(int number) throws Exception {
-        CountDownLatch started = new CountDownLatch(number);
+        List<Thread> parked = new ArrayList<>();
         for (int i = 0; i < number; i++) {
-            virtual("many-" + i, () -> {
-                started.countDown();
-                deep(10);
-            }).start();
+            Thread thread = virtual("many-" + i, () -> deep(10));
+            thread.start();
+            parked.add(thread);
         }
-        started.await();
-        Thread.sleep(1000);
+        for (Thread thread : parked) {
+            await(thread);
+        }
     }
 
     static int deadlocks;
@@ -212,7 +215,7 @@ public class VirtualLoad {
         }
         deadlocks++;
         held.await();
-        Thread.sleep(500);
+        Thread.sleep(200);
     }
 
     static String dump() {

@@ -116,7 +116,10 @@ fn folded_frame(frame: &Value) -> String {
 
 /// Returns the `jfr` command of a runtime.
 fn command(runtime: &Runtime) -> Command {
-    Command::new(runtime.java.with_file_name("jfr"))
+    let mut command = Command::new(runtime.java.with_file_name("jfr"));
+    // It runs for less than a second.
+    command.args(["-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC"]);
+    command
 }
 
 /// Runs the `jfr` command of a runtime, and returns its output.
