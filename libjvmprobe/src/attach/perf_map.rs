@@ -25,8 +25,8 @@ pub(crate) const FIRST_JDK: u32 = 17;
 /// Maximum size of a map. A line has about 100 bytes, and there are at most a million lines.
 pub const MAX_BYTES: u64 = 256 << 20;
 
-/// Maximum time to wait for other tools that are requesting maps from the same JVM. Each takes up to [`jcmd::TIMEOUT`].
-const TURN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Maximum time to wait for another tool that is requesting a map from the same JVM.
+const TURN_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Makes a JVM write its map, and returns the text. Afterwards the file is removed, unless the JVM's user had one there
 /// before. A file of root, which the JVM could not overwrite, is renamed temporarily.
@@ -34,6 +34,7 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(20);
 /// # Errors
 /// [`Error::Attach`] if the JVM does not answer, [`Error::Io`] if the file cannot be trusted or read.
 pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
+    let deadline = Deadline::within(jcmd::TIMEOUT);
     let refuse = |why| Error::Attach { pid: process.pid, why };
     let root = Root::open(process).map_err(refuse)?;
     let tmp = root.folder("/tmp").map_err(refuse)?;
@@ -41,8 +42,7 @@ pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
     let failed = |verb: &str, error| failed(verb, &tmp.shown(&name), error);
     // Two tools at once would read and remove each other's maps. After the timeout, the request continues without the
     // lock.
-    let _turn = tmp.lock(Deadline::within(TURN_TIMEOUT));
-    let deadline = Deadline::within(jcmd::TIMEOUT);
+    let _turn = tmp.lock(deadline.capped(TURN_TIMEOUT));
     let before = check_existing(&tmp, &name, process)?;
     let aside = format!("{name}.aside");
     if before == Before::OwnedByRoot {
