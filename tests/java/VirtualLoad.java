@@ -178,6 +178,8 @@ public class VirtualLoad {
         for (Thread thread : parked) {
             await(thread);
         }
+        // Until the carriers are idle.
+        Thread.sleep(1000);
     }
 
     static int deadlocks;
