@@ -357,33 +357,28 @@ mod tests {
         assert_eq!(now(), []);
     }
 
+    /// Layout of a thread that consists only of these fields.
+    const LAYOUT: ThreadLayout = ThreadLayout {
+        allocated: 0,
+        tlab_start: 8,
+        tlab_top: 16,
+        desired_tlab_size: 24,
+        probe_precedes_tlab: false,
+    };
+
     #[test]
     fn thread_without_tlab_has_no_used_tlab_bytes() {
-        let layout = ThreadLayout {
-            allocated: 0,
-            tlab_start: 8,
-            tlab_top: 16,
-            desired_tlab_size: 24,
-            probe_precedes_tlab: false,
-        };
         // Many heaps lie below 4 GiB. In such a heap, the difference of a top and a start that is null is a
         // plausible size of a TLAB.
         for (start, top, used) in [(0, 0xffe0_0000, 0), (0xffd0_0000, 0xffe0_0000, 1 << 20)] {
             let thread: [u64; 3] = [500, start, top];
             let at = Addr(thread.as_ptr() as u64);
-            assert_eq!(layout.bytes(&own_memory(), &[at]), [Some(500 + used)]);
+            assert_eq!(LAYOUT.bytes(&own_memory(), &[at]), [Some(500 + used)]);
         }
     }
 
     #[test]
     fn unreadable_thread_has_no_allocated_bytes() {
-        let layout = ThreadLayout {
-            allocated: 0,
-            tlab_start: 8,
-            tlab_top: 16,
-            desired_tlab_size: 24,
-            probe_precedes_tlab: false,
-        };
-        assert_eq!(layout.bytes(&own_memory(), &[Addr(8)]), [None]);
+        assert_eq!(LAYOUT.bytes(&own_memory(), &[Addr(8)]), [None]);
     }
 }

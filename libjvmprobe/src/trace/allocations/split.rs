@@ -1,11 +1,11 @@
 //! Splits the allocations of a class among its stacks.
 //!
 //! Reading TLABs shows how much a class allocates, but not from where, because objects in the heap have no
-//! stack. The objects that begin TLABs were sampled with their stacks. These objects are assigned to their stacks, and
-//! the class's other bytes in TLABs are split in proportion to the bytes that these objects represent. Each object outside of TLABs was
-//! recorded with its own stack, and is added unchanged. The bytes of the parts sum up to the class's bytes
-//! exactly; rounding neither adds nor drops any. A part whose bytes are rounded to 0 is omitted with its
-//! objects.
+//! stack. The objects that begin TLABs were sampled with their stacks. These objects are assigned to their
+//! stacks, and the class's other bytes in TLABs are split in proportion to the bytes that these objects
+//! represent. Each object outside of TLABs was recorded with its own stack, and is added unchanged. The bytes
+//! of the parts sum up to the class's bytes exactly; rounding neither adds nor drops any. A part whose bytes
+//! are rounded to 0 is omitted with its objects.
 
 use std::collections::HashMap;
 
@@ -114,6 +114,10 @@ mod tests {
         }
     }
 
+    fn share((stack, bytes, objects): (StackId, u64, u64)) -> StackShare {
+        StackShare { stack, bytes, objects }
+    }
+
     fn outside(bytes: u64) -> Count {
         Count { outside: 1, outside_bytes: bytes, ..Count::default() }
     }
@@ -123,10 +127,7 @@ mod tests {
         let counts = HashMap::from([(7, sampled(300, 30.0)), (8, sampled(100, 10.0))]);
         let parts = split(&class(1000.0, 50.0), &counts);
         let expected = [(7, 750, 38), (8, 250, 12)];
-        assert_eq!(
-            parts,
-            expected.map(|(stack, bytes, objects)| StackShare { stack, bytes, objects })
-        );
+        assert_eq!(parts, expected.map(share));
     }
 
     #[test]
@@ -142,10 +143,7 @@ mod tests {
         let counts = HashMap::from([(7, count(800.0, 0.0)), (8, count(10.0, 400.0))]);
         let parts = split(&class(1010.0, 22.0), &counts);
         let expected = [(7, 800, 1), (8, 210, 21)];
-        assert_eq!(
-            parts,
-            expected.map(|(stack, bytes, objects)| StackShare { stack, bytes, objects })
-        );
+        assert_eq!(parts, expected.map(share));
     }
 
     #[test]
@@ -153,10 +151,7 @@ mod tests {
         let counts = HashMap::from([(7, sampled(300, 3.0)), (8, outside(5000))]);
         let parts = split(&class(5900.0, 10.0), &counts);
         let expected = [(8, 5000, 1), (7, 900, 9)];
-        assert_eq!(
-            parts,
-            expected.map(|(stack, bytes, objects)| StackShare { stack, bytes, objects })
-        );
+        assert_eq!(parts, expected.map(share));
     }
 
     #[test]
@@ -173,10 +168,7 @@ mod tests {
         let counts = HashMap::from([(7, exact(3, 72)), (8, exact(1, 40))]);
         let parts = split(&class(112.0, 4.0), &counts);
         let expected = [(7, 72, 3), (8, 40, 1)];
-        assert_eq!(
-            parts,
-            expected.map(|(stack, bytes, objects)| StackShare { stack, bytes, objects })
-        );
+        assert_eq!(parts, expected.map(share));
     }
 
     proptest! {
