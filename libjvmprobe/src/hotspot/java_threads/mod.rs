@@ -193,7 +193,7 @@ pub enum Owner {
     /// The object has no owner, or a thread is parked on it and its class stores no owner. Only subclasses of
     /// `AbstractOwnableSynchronizer` store one.
     None,
-    /// A listed thread, by the address of its JavaThread.
+    /// A platform thread, by the address of its JavaThread.
     Thread(Addr),
     /// A virtual thread.
     VirtualThread {

@@ -83,8 +83,10 @@ impl<'a> Owners<'a> {
                 format!("virtual thread #{number} \"{name}\"")
             }
             Owner::VirtualThread { number, name: None } => format!("virtual thread #{number}"),
+            // The list of the JVM's threads is read after that of the operating system, so a new thread can be only
+            // in the first.
             Owner::Thread(address) => self.platform(*address).map_or_else(
-                || "an exited thread".into(),
+                || "a thread that started or exited during the dump".into(),
                 |thread| format!("\"{}\"", thread.name()),
             ),
         }

@@ -95,17 +95,19 @@ impl Count {
         }
     }
 
-    /// Bytes in TLABs of the objects that began one, and of the other objects that these represent. With `--exact`,
-    /// each sample represents only itself.
+    /// Whether each sample represents only itself, which is the case with `--exact`.
+    fn is_exact(&self) -> bool {
+        self.first_objects == 0.0
+    }
+
+    /// Bytes in TLABs of the objects that began one, and of the other objects that these represent.
     pub(crate) fn tlab_bytes(&self) -> (f64, f64) {
-        let bytes = if self.first_objects > 0.0 { self.first_bytes } else { self.bytes as f64 };
-        (bytes, self.other_bytes)
+        (if self.is_exact() { self.bytes as f64 } else { self.first_bytes }, self.other_bytes)
     }
 
     /// Like [`Count::tlab_bytes`], but numbers of objects.
     pub(crate) fn tlab_objects(&self) -> (f64, f64) {
-        let is_exact = self.first_objects == 0.0;
-        (if is_exact { self.samples as f64 } else { self.first_objects }, self.other_objects)
+        (if self.is_exact() { self.samples as f64 } else { self.first_objects }, self.other_objects)
     }
 
     fn add(&mut self, other: &Self) {
