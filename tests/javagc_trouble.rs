@@ -566,7 +566,7 @@ fn a_jvm_that_is_just_starting_is_traced() {
         let tool = Tool::start("javagc", &["-a", "-j"]);
         thread::sleep(Duration::from_millis(600));
         let mut stdin = java.0.stdin.take().unwrap();
-        std::io::Write::write_all(&mut stdin, b"go 0.5\nquit\n").unwrap();
+        std::io::Write::write_all(&mut stdin, b"go 1\nquit\n").unwrap();
         java.0.wait().unwrap();
         thread::sleep(Duration::from_millis(300));
         let records = tool.interrupt().json();

@@ -91,7 +91,8 @@ public class WaitLoad {
             } catch (Exception e) {
                 throw new IllegalStateException(e);
             }
-            answer.append(" ").append(name).append("=").append(all);
+            // One call, because other threads append at the same time.
+            answer.append(" " + name + "=" + all);
         }, name);
     }
 
