@@ -14,7 +14,7 @@ use jvmprobe_tests::{
     bench::{median, run_parts, spread, usage},
     fake::Fake,
     gclog,
-    load::Load,
+    load::{BUSY_GC_LOAD, Load},
     run_alone,
     runtimes::named,
     tool::{Tool, binary},
@@ -56,7 +56,7 @@ fn start_and_end() {
 /// JVM, so that both see the same state of the machine.
 fn pause_overhead() {
     for (name, flags) in [("temurin-17", "-XX:+UseZGC"), ("temurin-25", "-XX:+UseZGC")] {
-        let mut load = Load::start(named(name), flags);
+        let mut load = Load::start(named(name), &format!("{flags} {BUSY_GC_LOAD}"));
         let pid = load.pid().to_string();
         load.run(1.0);
         let mut traced = Vec::new();
@@ -111,7 +111,7 @@ fn throughput() {
 /// Measures peak resident memory while tracing.
 fn memory() {
     for args in [&["-q"][..], &["--pools", "--safepoints"], &["-H", "-j"]] {
-        let mut load = Load::start(named("temurin-25"), "-XX:+UseG1GC");
+        let mut load = Load::start(named("temurin-25"), &format!("-XX:+UseG1GC {BUSY_GC_LOAD}"));
         let mut child = Command::new(binary("javagc"))
             .args(["-p", &load.pid().to_string()])
             .args(args)

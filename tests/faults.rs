@@ -79,7 +79,7 @@ fn assert_jvm_unchanged_by_traces(cycles: usize) {
 
 #[test]
 fn jvm_with_two_thousand_threads_is_traced() {
-    run_alone();
+    run_beside_others();
     binary("javaobjnew");
     let flags = "-XX:+UseSerialGC -Xss256k -Xmx512m";
     let mut load = Load::start_program(named("temurin-17"), flags, "AllocLoad");

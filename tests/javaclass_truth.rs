@@ -307,14 +307,14 @@ fn check_entered(runtime: &Runtime, flags: &str, rounds: u32, jar: Option<&Path>
 
 #[test]
 fn entered_methods_are_never_reported_unused() {
-    check_entered(runtimes::named("temurin-21"), "", 20, None);
+    check_entered(runtimes::named("temurin-21"), "", 8, None);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn entered_methods_are_never_reported_unused_other_jdks() {
     for name in JDKS.into_iter().filter(|name| *name != "temurin-21") {
-        check_entered(runtimes::named(name), "", 20, None);
+        check_entered(runtimes::named(name), "", 8, None);
     }
 }
 
@@ -322,7 +322,7 @@ fn entered_methods_are_never_reported_unused_other_jdks() {
 #[ignore = "long: make test-all"]
 fn entered_methods_are_never_reported_unused_newest_jdks() {
     for runtime in NEWEST.into_iter().filter_map(runtimes::of_unstable) {
-        check_entered(runtime, "", 20, None);
+        check_entered(runtime, "", 8, None);
     }
 }
 

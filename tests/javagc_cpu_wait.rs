@@ -13,7 +13,7 @@ use std::{
 
 use jvmprobe_tests::{
     cgroup::{Cgroup, Limits},
-    load::Load,
+    load::{BUSY_GC_LOAD, Load},
     proc::{monotonic_ns, threads},
     run_alone, run_beside_others,
     runtimes::{Runtime, named},
@@ -67,7 +67,7 @@ fn longest(before: &Reading, after: &Reading) -> u64 {
 fn command(runtime: &Runtime, flags: &str) -> Command {
     let mut command = runtime.command();
     command.args(flags.split_ascii_whitespace());
-    command.arg("-XX:-UseDynamicNumberOfGCThreads");
+    command.args(["-XX:-UseDynamicNumberOfGCThreads", BUSY_GC_LOAD]);
     command
 }
 

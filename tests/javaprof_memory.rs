@@ -7,7 +7,7 @@ use jvmprobe_tests::{
     folded::{self, total},
     load::Load,
     proc::cpu_seconds,
-    run_alone,
+    run_beside_others,
     runtimes::named,
     tool::{Tool, binary},
 };
@@ -51,7 +51,7 @@ fn profile(size: &str) -> (Vec<folded::Line>, String, u64) {
 
 #[test]
 fn max_memory_option_limits_stored_stacks() {
-    run_alone();
+    run_beside_others();
     binary("javaprof");
     let (all, said, _) = profile("1G");
     assert!(!said.contains("--max-memory"), "{said}");

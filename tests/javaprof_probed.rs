@@ -46,10 +46,10 @@ fn check(runtime: &Runtime) {
     let pid = load.pid().to_string();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("stacks.folded").display().to_string();
-    load.ask("go 1 work 2");
+    load.ask("go 0.5 work 2");
     let probes = Tool::start("javaobjnew", &["-p", &pid]);
     let profile = Tool::start("javaprof", &["-p", &pid, "-F", "1999", "-j", "-o", &file]);
-    load.ask("go 6 work 2");
+    load.ask("go 3 work 2");
     let records = profile.interrupt().json();
     tool::assert_traced("javaobjnew", &probes.interrupt());
 

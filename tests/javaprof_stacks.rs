@@ -26,7 +26,7 @@ use jvmprobe_tests::{
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Duration of most profiles, in seconds.
-const SECONDS: f64 = 3.0;
+const SECONDS: f64 = 2.5;
 
 /// Runtimes: `make test` uses one of them for each behaviour, `make test-all` uses all.
 const ALL: [&str; 7] =

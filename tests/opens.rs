@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, path::Path, process::Command, thread, time:
 
 use jvmprobe_tests::{
     load::Load,
-    run_alone,
+    run_beside_others,
     runtimes::named,
     tool::{Tool, binary},
 };
@@ -36,7 +36,7 @@ fn child(pid: u32) -> Pid {
 
 #[test]
 fn each_jvm_is_read_once_and_a_dropped_one_is_not_read() {
-    run_alone();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
     let rule = "[[rule]]\naction = \"drop\"\nwhen = { \"service.name\" = \"^left-alone$\" }\n";

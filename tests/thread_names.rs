@@ -51,10 +51,10 @@ fn thread_names_are_never_swapped_with_zgc() {
         // How many names are found before the objects move again depends on the collections. On a busy machine, there may
         // be none at first.
         let mut has_complete_names = || {
-            let complete = profiled_thread_names(load.pid(), || load.ask("go 8"));
+            let complete = profiled_thread_names(load.pid(), || load.ask("go 3"));
             !complete.is_empty()
         };
-        assert!((0..3).any(|_| has_complete_names()), "{name} {flags}: no complete name");
+        assert!((0..8).any(|_| has_complete_names()), "{name} {flags}: no complete name");
     }
 }
 

@@ -12,6 +12,8 @@ import java.lang.management.ManagementFactory;
 public class GcLoad {
     private static final int THREADS = 2;
     private static final int LIVE = 6000;
+    /** Pause after each 4 to 5 MB that a thread has allocated, in milliseconds. With 1, the threads use most of a processor. */
+    private static final int PAUSE_MS = Integer.getInteger("gcload.pause", 5);
 
     /** Prevents the compiler from removing allocations. */
     static volatile Object sink;
@@ -62,7 +64,7 @@ public class GcLoad {
 
     private static void pause() {
         try {
-            Thread.sleep(1);
+            Thread.sleep(PAUSE_MS);
         } catch (InterruptedException e) {
             throw new IllegalStateException(e);
         }

@@ -23,6 +23,9 @@ pub const FRAMES: &str = "-XX:+PreserveFramePointer -XX:+UseSerialGC -XX:Compile
                           -XX:CompileCommand=dontinline,CpuLoad.large \
                           -XX:CompileCommand=dontinline,CpuLoad.deep";
 
+/// JVM flag of `GcLoad`: its threads use most of a processor.
+pub const BUSY_GC_LOAD: &str = "-Dgcload.pause=1";
+
 /// JVM flags of `VirtualLoad`: enough carriers for all its threads, because in JDK 21, a virtual thread that
 /// holds a monitor or waits for one keeps its carrier, and the export that its `ThreadFlock` needs.
 pub const VIRTUAL: &str = "-Djdk.virtualThreadScheduler.parallelism=20 \
