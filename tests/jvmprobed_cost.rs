@@ -23,7 +23,7 @@ use libjvmprobe::bpf::trap_cost::trap_costs;
 use rustix::process::Signal;
 
 /// A window, plus the time until it is in the metrics.
-const WINDOW: Duration = Duration::from_secs(12);
+const WINDOW: Duration = Duration::from_secs(9);
 /// Maximum cost of the probes for all JVMs together, as a share of one processor.
 const MAX_COST: f64 = 0.01;
 /// Maximum error of the sum of bytes. Each thread's bytes are read at its end, so the sum is right
@@ -94,7 +94,7 @@ fn check_probe_cost(jvms: usize, flags: &str, windows: u32) {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store").display().to_string();
-    let args = ["--config", "/dev/null", "--window", "8s", "--listen", &free, "--dir", &store];
+    let args = ["--config", "/dev/null", "--window", "5s", "--listen", &free, "--dir", &store];
     let daemon = Tool::start("jvmprobed", &args);
     let stats = measure_programs();
     let seconds = (WINDOW * (windows + 1)).as_secs();

@@ -164,7 +164,7 @@ fn flood_of_stops_loses_no_pauses_of_a_neighbour() {
         thread::sleep(Duration::from_secs(1));
     }
     let before = gclog::collecting_stops(&neighbour.log()).len();
-    neighbour.go(15.0);
+    neighbour.go(13.0);
     for _ in 0..3 {
         daemon.signal(Signal::STOP);
         thread::sleep(Duration::from_secs(3));
