@@ -17,6 +17,7 @@ use jvmprobe_tests::{
     proc::cpu_seconds,
     run_alone, run_beside_others,
     runtimes::named,
+    scrape::{after_windows, until_windows},
     slowness,
     tool::{Tool, assert_refused, run},
 };
@@ -226,12 +227,8 @@ fn completed_window_survives_a_kill() {
     let daemon = TestDaemon::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseParallelGC");
     let tool = daemon.start(&[]);
-    let begin = Instant::now();
     load.go(4.0);
-    while !daemon.get("/metrics").contains("jvmprobed_windows_total 1") {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{}", daemon.get("/metrics"));
-        thread::sleep(Duration::from_millis(200));
-    }
+    until_windows(&daemon.listen, 1.0);
     tool.signal(Signal::KILL);
     assert!(!tool.wait().status.success());
     let table = daemon.show(&["--jvm", "GcLoad"]);
@@ -328,12 +325,7 @@ fn exceeding_the_cpu_limit_reduces_collection_and_is_logged() {
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     let tool = start_with_tiny_cpu_limit(&daemon, &mut load, &["--max-cpu", "0.01"]);
     // Waits for a window without samples and allocation, but with pauses.
-    let windows = metric(&daemon.get("/metrics"), "jvmprobed_windows_total");
-    let begin = Instant::now();
-    while metric(&daemon.get("/metrics"), "jvmprobed_windows_total") < windows + 2.0 {
-        assert!(begin.elapsed() < Duration::from_secs(60));
-        thread::sleep(Duration::from_millis(200));
-    }
+    after_windows(&daemon.listen, 2);
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");
     let told: Vec<_> = output.stderr.lines().filter(|line| line.contains("[saving ")).collect();
@@ -414,12 +406,7 @@ fn raised_cpu_limit_resumes_full_collection() {
         format!("jvmprobe_allocated_bytes_total{{jvm=\"AllocLoad\",pid=\"{}\"}}", load.pid());
     let before = metric(&daemon.get("/metrics"), &name);
     let truth = allocated::parse(&load.ask("go 6 200 2"));
-    let windows = metric(&daemon.get("/metrics"), "jvmprobed_windows_total");
-    let begin = Instant::now();
-    while metric(&daemon.get("/metrics"), "jvmprobed_windows_total") < windows + 2.0 {
-        assert!(begin.elapsed() < Duration::from_secs(60));
-        thread::sleep(Duration::from_millis(200));
-    }
+    after_windows(&daemon.listen, 2);
     let off = (metric(&daemon.get("/metrics"), &name) - before) / truth.total as f64 - 1.0;
     assert!(off.abs() <= 0.05, "allocated: {off}");
     let output = tool.interrupt();
@@ -447,12 +434,7 @@ fn each_failing_push_target_is_logged() {
     let push: Vec<_> = targets.iter().flat_map(|to| ["--push", to]).collect();
     let tool = daemon.start(&push);
     load.go(15.0);
-    let begin = Instant::now();
-    while metric(&daemon.get("/metrics"), "jvmprobed_windows_total") < 2.0 {
-        assert!(begin.elapsed() < Duration::from_secs(60));
-        thread::sleep(Duration::from_millis(200));
-    }
-    let metrics = daemon.get("/metrics");
+    let metrics = until_windows(&daemon.listen, 2.0);
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");
     for to in &targets {

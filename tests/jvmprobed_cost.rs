@@ -15,7 +15,7 @@ use jvmprobe_tests::{
     load::Load,
     run_alone,
     runtimes::named,
-    scrape::{get, sum},
+    scrape::{after_windows, sum},
     tool::Tool,
 };
 use libbpf_rs::{ProgramType, query::ProgInfoIter};
@@ -62,26 +62,6 @@ impl Account {
     }
 }
 
-/// Waits until this number of further windows has been completed, and returns the metrics.
-fn next_window(address: &str, windows: u32) -> String {
-    let completed = |metrics: &str| {
-        let line = metrics.lines().find(|line| line.starts_with("jvmprobed_windows_total "));
-        line.map_or(0.0, |line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
-    };
-    let (before, begin) = (completed(&get(address)), Instant::now());
-    loop {
-        thread::sleep(Duration::from_millis(200));
-        let metrics = get(address);
-        if completed(&metrics) >= before + f64::from(windows) {
-            return metrics;
-        }
-        assert!(
-            begin.elapsed() < 3 * WINDOW * windows,
-            "timeout: no window was completed:\n{metrics}"
-        );
-    }
-}
-
 /// Runs JVMs that allocate 50 MB/s each for some windows, and compares the published figures with those of
 /// the kernel and of the JVMs themselves.
 fn check_probe_cost(jvms: usize, flags: &str, windows: u32) {
@@ -108,10 +88,10 @@ fn check_probe_cost(jvms: usize, flags: &str, windows: u32) {
         let quiet_one = all.spawn(move || ask(quiet, 5));
         // The limit applies from the first seconds on. The first window is excluded because it
         // contains the cost of attaching.
-        let mut before = (next_window(&free, 1), Account::of(daemon.pid()));
+        let mut before = (after_windows(&free, 1), Account::of(daemon.pid()));
         let first = before.clone();
         for _ in 0..windows {
-            before = (next_window(&free, 1), Account::of(daemon.pid()));
+            before = (after_windows(&free, 1), Account::of(daemon.pid()));
         }
         let (metrics, account) = before;
         let elapsed = (account.at - first.1.at).as_secs_f64();
@@ -150,7 +130,7 @@ fn check_probe_cost(jvms: usize, flags: &str, windows: u32) {
     drop(stats);
     // Waits for two windows: the tracers deliver the data of their last interval after its end, so this
     // data may be only in the second window.
-    let metrics = next_window(&free, 2);
+    let metrics = after_windows(&free, 2);
     let published = |load: &Load| {
         let label = format!("pid=\"{}\"", load.pid());
         sum(&metrics, "jvmprobe_allocated_bytes_total", &[&label])

@@ -271,14 +271,13 @@ fn check(jvms: &[(&'static Runtime, String)]) {
         thread::sleep(WINDOW);
     }
     // These collections are in the metrics when their window has ended.
-    thread::sleep(3 * WINDOW);
-    let first_metrics = daemon.metrics();
+    let first_metrics = scrape::after_windows(&daemon.listen, 2);
     let first: Vec<_> = loads.iter_mut().map(reported_collections).collect();
     for load in &mut loads {
         load.ask("start");
     }
-    churn(&mut loads, 15);
-    churn(&mut loads, 5);
+    churn(&mut loads, 8);
+    churn(&mut loads, 4);
     for load in &mut loads {
         // The JVM loads the classes for its answers now, so that it does not have to after the metrics were read.
         for command in ["collections", "pools", "threads", "counts"] {
@@ -286,8 +285,7 @@ fn check(jvms: &[(&'static Runtime, String)]) {
         }
     }
     // All values are those of a window that began after the last command.
-    thread::sleep(3 * WINDOW);
-    let metrics = daemon.metrics();
+    let metrics = scrape::after_windows(&daemon.listen, 2);
     for ((load, (runtime, flags)), first) in loads.iter_mut().zip(jvms).zip(&first) {
         let context = format!("{} {flags}", runtime.name);
         check_collections(&context, (&first_metrics, &metrics), (first, load));

@@ -8,8 +8,6 @@ use std::{
     net::TcpListener,
     path::Path,
     process::{ChildStdout, Stdio},
-    thread::sleep,
-    time::{Duration, Instant},
 };
 
 use jvmprobe_tests::{
@@ -19,7 +17,7 @@ use jvmprobe_tests::{
     proc::monotonic_ns,
     run_beside_others,
     runtimes::named,
-    scrape::{get, sum},
+    scrape::{sum, until_windows},
     tool::{Tool, run},
 };
 use jvmprobed::{clock::unix_ns, store::reader::StoreReader, window::Window};
@@ -35,8 +33,6 @@ const MIN_NS: u64 = 1_000_000;
 /// A wait that ended within this time of the end of a window may belong to either window, in nanoseconds. The program
 /// takes the time after the wait, when the thread may have been interrupted.
 const EDGE_NS: u64 = 20_000_000;
-/// Time within which the daemon completes a window, on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Number and total length in nanoseconds of waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -168,16 +164,7 @@ fn waits_by_kind_and_stack_agree_with_the_program() {
     let daemon = Tool::start("jvmprobed", &args);
     // The first window ends while the threads wait.
     let (logged, spun) = program.go(12.0);
-    let windows = |metrics: &str| sum(metrics, "jvmprobed_windows_total", &[]);
-    let begin = Instant::now();
-    let metrics = loop {
-        let metrics = get(&listen);
-        if windows(&metrics) >= 1.0 {
-            break metrics;
-        }
-        assert!(begin.elapsed() < TIMEOUT, "{metrics}");
-        sleep(Duration::from_millis(200));
-    };
+    let metrics = until_windows(&listen, 1.0);
     daemon.signal(Signal::TERM);
     let output = daemon.wait();
     assert!(output.status.success(), "{output:?}");

@@ -6,8 +6,6 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
-    thread,
-    time::{Duration, Instant},
 };
 
 use jvmprobe_tests::{
@@ -17,7 +15,7 @@ use jvmprobe_tests::{
     proc::breakpoints,
     run_alone, run_beside_others,
     runtimes::{self, Runtime, named},
-    scrape::{get, sum},
+    scrape::{after_windows, sum, until_windows},
     tool::{self, Tool, assert_refused, binary},
 };
 
@@ -235,22 +233,9 @@ fn daemon_records_allocation_with_container_debug_files() {
     let store = folder.path().join("store").display().to_string();
     let args = ["--config", "/dev/null", "--window", "5s", "--listen", &listen, "--dir", &store];
     let daemon = Tool::start("jvmprobed", &args);
-    // Waits until a number of windows are complete.
-    let wait = |windows: f64| {
-        let begin = Instant::now();
-        loop {
-            let metrics = get(&listen);
-            if sum(&metrics, "jvmprobed_windows_total", &[]) >= windows {
-                return metrics;
-            }
-            assert!(begin.elapsed() < Duration::from_secs(120), "no windows: {metrics}");
-            thread::sleep(Duration::from_millis(200));
-        }
-    };
-    wait(1.0);
+    until_windows(&listen, 1.0);
     let truth = allocated::parse(&load.ask("go 5 200 2")).total;
-    let before = sum(&get(&listen), "jvmprobed_windows_total", &[]);
-    let metrics = wait(before + 2.0);
+    let metrics = after_windows(&listen, 2);
     daemon.interrupt();
     let pid = format!("pid=\"{}\"", load.pid());
     let published = sum(&metrics, "jvmprobe_allocated_bytes_total", &[&pid]);
