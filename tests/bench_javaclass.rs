@@ -49,7 +49,7 @@ fn one_read(load: &Load) -> (f64, f64) {
     let seconds = begin.elapsed().as_secs_f64();
     let mut text = String::new();
     tool.stdout.take().expect("piped").read_to_string(&mut text).expect("UTF-8");
-    assert!(text.contains("classes of"), "{text}");
+    assert!(text.contains("classes in "), "{text}");
     (seconds, peak)
 }
 
