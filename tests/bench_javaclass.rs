@@ -30,8 +30,10 @@ fn main() {
 /// Runs javaclass once on the load. Returns the time from its exec to its exit, in seconds, and its peak
 /// memory in MiB.
 fn one_read(load: &Load) -> (f64, f64) {
+    // The first call builds the tool.
+    let path = binary("javaclass");
     let begin = Instant::now();
-    let mut tool = Command::new(binary("javaclass"))
+    let mut tool = Command::new(path)
         .args(["-p", &load.pid().to_string(), "-q"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
