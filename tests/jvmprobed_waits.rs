@@ -17,7 +17,7 @@ use jvmprobe_tests::{
     proc::monotonic_ns,
     run_beside_others,
     runtimes::named,
-    scrape::{sum, until_windows},
+    scrape::{completed_windows, sum, until_windows},
     tool::{Tool, run},
 };
 use jvmprobed::{clock::unix_ns, store::reader::StoreReader, window::Window};
@@ -196,7 +196,7 @@ fn waits_by_kind_and_stack_agree_with_the_program() {
     assert!(compared > 1000, "{compared} waits in {} windows", all.len());
 
     // The metrics are those of the windows that were complete when they were read.
-    let complete = sum(&metrics, "jvmprobed_windows_total", &[]) as usize;
+    let complete = completed_windows(&metrics) as usize;
     let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
     for window in &all[..complete] {
         for (kind, sum) in stored(window, |_| true) {

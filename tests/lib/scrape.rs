@@ -51,7 +51,8 @@ pub fn after_windows(address: &str, more: u32) -> String {
     until_windows(address, completed_windows(&get(address)) + f64::from(more))
 }
 
-fn completed_windows(metrics: &str) -> f64 {
+/// Returns the number of windows that a daemon had completed when its metrics were read.
+pub fn completed_windows(metrics: &str) -> f64 {
     sum(metrics, "jvmprobed_windows_total", &[])
 }
 
