@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -169,12 +170,12 @@ impl Finder {
 /// Start times of each tenant's latest new processes. They are recorded per tenant, so that a tenant that
 /// starts many processes delays only its own processes.
 #[derive(Debug, Default)]
-struct StartRates(HashMap<String, VecDeque<Instant>>);
+struct StartRates(HashMap<Arc<str>, VecDeque<Instant>>);
 
 impl StartRates {
     /// Adds a process. Returns the number of processes that its tenant has started within
     /// [`START_RATE_PERIOD`], at most [`MAX_STARTS_COUNTED`].
-    fn add(&mut self, tenant: String, now: Instant) -> usize {
+    fn add(&mut self, tenant: Arc<str>, now: Instant) -> usize {
         let start_times = self.0.entry(tenant).or_default();
         start_times.push_back(now);
         if start_times.len() > MAX_STARTS_COUNTED {

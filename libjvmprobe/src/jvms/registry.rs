@@ -405,7 +405,7 @@ impl Starting {
     fn new(jvm: Found, hotspot: Option<Reading>, first_published: Option<Instant>) -> Self {
         let now = Instant::now();
         Self {
-            tenant: cgroup::tenant_of(jvm.process().pid).into(),
+            tenant: cgroup::tenant_of(jvm.process().pid),
             jvm,
             hotspot,
             identity: None,

@@ -47,7 +47,7 @@ impl Slots {
         if state.holders.get(&process.pid).is_some_and(|(start, _)| *start == process.start_ticks) {
             return true;
         }
-        let tenant = cgroup::tenant_of(process.pid).into();
+        let tenant = cgroup::tenant_of(process.pid);
         state.release(process.pid);
         state.admit(self.max, process.pid, process.start_ticks, tenant)
     }

@@ -10,6 +10,7 @@ use std::{
     fmt::{self, Display, Formatter},
     fs::File,
     io::Read,
+    sync::Arc,
 };
 
 use crate::Pid;
@@ -49,12 +50,12 @@ impl Container {
 
     /// Returns the tenant that the process belongs to: `pod/UID`, `container/ID`, `unit/NAME`, or `host`. The
     /// tenant is derived from the control group, because a process cannot choose its control group.
-    pub fn tenant(&self) -> String {
+    pub fn tenant(&self) -> Arc<str> {
         match (&self.pod, &self.container, &self.service) {
-            (Some(pod), ..) => format!("pod/{pod}"),
-            (_, Some(container), _) => format!("container/{container}"),
-            (_, _, Some(service)) => format!("unit/{service}.service"),
-            _ => "host".to_owned(),
+            (Some(pod), ..) => format!("pod/{pod}").into(),
+            (_, Some(container), _) => format!("container/{container}").into(),
+            (_, _, Some(service)) => format!("unit/{service}.service").into(),
+            _ => "host".into(),
         }
     }
 
@@ -94,7 +95,7 @@ pub(crate) fn of(pid: Pid) -> Container {
 }
 
 /// Returns the tenant of a process: see [`Container::tenant`]. A process that has ended belongs to `host`.
-pub(crate) fn tenant_of(pid: Pid) -> String {
+pub(crate) fn tenant_of(pid: Pid) -> Arc<str> {
     of(pid).tenant()
 }
 

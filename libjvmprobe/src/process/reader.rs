@@ -34,7 +34,7 @@ use std::{
     },
     path::Path,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -122,7 +122,7 @@ struct Reader {
 #[derive(Debug)]
 struct Stuck {
     pid: Pid,
-    tenant: String,
+    tenant: Arc<str>,
     socket: OwnedFd,
 }
 
@@ -173,7 +173,7 @@ impl Pool {
 
     /// Returns whether reads of a process are rejected. They are rejected while a reader of that process is
     /// stuck, and while too many readers of its tenant or of all processes are stuck.
-    fn refuses(&self, pid: Pid, tenant: impl FnOnce() -> String) -> bool {
+    fn refuses(&self, pid: Pid, tenant: impl FnOnce() -> Arc<str>) -> bool {
         if self.stuck.len() >= MAX_STUCK || self.stuck.iter().any(|stuck| stuck.pid == pid) {
             return true;
         }

@@ -2,7 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`budget`] | memory budget of all JVMs |
+//! | [`budget`] | memory for data of targets, shared among tenants |
 //! | `channel` | messages with descriptors to and from child processes |
 //! | [`confined`] | a child without privileges, for work on hostile bytes |
 //! | [`descendants`] | resource usage of child processes |
@@ -13,6 +13,7 @@
 //! | `deadline` | deadlines of waits for other processes |
 //! | `fair_share` | fair shares of a limited resource |
 //! | `idle` | release of resources that are no longer used |
+//! | [`limited`] | counts of detail that tenants did not get |
 //! | `once` | warnings that are logged once, although many processes may cause them |
 //! | `pace` | intervals of periodic work |
 //! | `priority` | temporary scheduling priority |
@@ -34,6 +35,7 @@ pub mod descriptors;
 mod fair_share;
 mod heap;
 mod idle;
+pub mod limited;
 mod once;
 mod pace;
 mod priority;

@@ -10,7 +10,7 @@ use crate::{
         thread_names::{ThreadNames, is_cut},
         threads::ThreadBytes,
     },
-    sys::budget::Budget,
+    sys::budget::Share,
     trace::allocations::{
         Options,
         counters::Counted,
@@ -40,7 +40,7 @@ pub(crate) struct JvmTotals {
     pub(crate) time_slots: Option<TimeSlots>,
     /// Totals of the whole trace, and of the interval.
     spans: [Span; 2],
-    budget: Budget,
+    memory: Share,
 }
 
 /// Maximum number of threads whose names are kept: more than a JVM runs at the same time in practice. Other
@@ -99,8 +99,8 @@ pub struct Row {
 
 impl JvmTotals {
     /// Creates empty totals.
-    pub(crate) fn new(pid: Pid, options: Options, budget: Budget, begin_ns: u64) -> Self {
-        let span = || Span { begin_ns, totals: Totals::within(&budget) };
+    pub(crate) fn new(pid: Pid, options: Options, memory: Share, begin_ns: u64) -> Self {
+        let span = || Span { begin_ns, totals: Totals::within(&memory) };
         Self {
             pid,
             options,
@@ -111,7 +111,7 @@ impl JvmTotals {
             time_slots: (options.slot_ns > 0 && options.keeps_whole_trace)
                 .then(|| TimeSlots::new(options.slot_ns)),
             spans: [span(), span()],
-            budget,
+            memory,
         }
     }
 
@@ -335,7 +335,7 @@ impl JvmTotals {
     /// Starts the next interval.
     pub(crate) fn next_interval(&mut self, now_ns: u64) {
         let excess = self.spans[INTERVAL].totals.excess();
-        let mut totals = Totals::within(&self.budget);
+        let mut totals = Totals::within(&self.memory);
         excess.into_iter().for_each(|(tid, bytes)| totals.add_in_flight(tid, bytes));
         self.spans[INTERVAL] = Span { begin_ns: now_ns, totals };
     }
@@ -379,7 +379,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn totals(options: Options) -> JvmTotals {
-        JvmTotals::new(Pid(7), options, Budget::default(), 0)
+        JvmTotals::new(Pid(7), options, Share::default(), 0)
     }
 
     const PLAIN: Options = Options::NONE;

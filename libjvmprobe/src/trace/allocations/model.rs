@@ -13,7 +13,7 @@ use crate::{
         threads::ThreadArray,
     },
     stack::{namer::Namers, raw::RawStack},
-    sys::budget::Budget,
+    sys::budget::Share,
     trace::allocations::{
         Options,
         counters::Counted,
@@ -70,7 +70,7 @@ impl Jvm {
         hotspot: &HotSpot,
         options: Options,
         stacks: Option<Stacks>,
-        budget: &Budget,
+        memory: &Share,
     ) -> Result<Self> {
         Ok(Self {
             classes: hotspot.class_layout()?,
@@ -90,7 +90,7 @@ impl Jvm {
             threads: ThreadNames::new(hotspot),
             thread_array: ThreadArray::default(),
             stacks,
-            totals: JvmTotals::new(pid, options, budget.clone(), clock::monotonic_ns()),
+            totals: JvmTotals::new(pid, options, memory.clone(), clock::monotonic_ns()),
             exact: options.exact,
             sizes: None,
             sizes_are_fresh: false,

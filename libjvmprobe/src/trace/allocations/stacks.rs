@@ -17,7 +17,7 @@ use crate::{
     hotspot::HotSpot,
     process::code::CodeMaps,
     stack::{Frame, Kind, namer::Namers, raw::RawStack, span::SpanContext},
-    sys::budget::{Budget, Reservation},
+    sys::budget::{self, Reservation},
     trace::allocations::{event::STACK_OTHER, split::StackShare},
 };
 
@@ -79,9 +79,9 @@ impl Default for Stacks {
 }
 
 impl Stacks {
-    /// Makes an empty set, whose memory is part of `budget`.
-    pub(crate) fn within(budget: &Budget, can_be_named: bool) -> Self {
-        Self { can_be_named, reserved: Reservation::within(budget), ..Self::default() }
+    /// Makes an empty set, whose memory is part of `share`.
+    pub(crate) fn within(share: &budget::Share, can_be_named: bool) -> Self {
+        Self { can_be_named, reserved: Reservation::within(share), ..Self::default() }
     }
 
     /// Whether stacks can be walked and named.

@@ -11,7 +11,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    sys::budget::{Budget, Reservation},
+    sys::budget::{self, Reservation},
     trace::allocations::{
         split::{StackShare, split},
         stacks::{self, StackId},
@@ -175,9 +175,9 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Creates empty totals whose memory is limited by `budget`.
-    pub(crate) fn within(budget: &Budget) -> Self {
-        Self { reserved: Reservation::within(budget), ..Self::default() }
+    /// Creates empty totals whose memory is limited by `share`.
+    pub(crate) fn within(share: &budget::Share) -> Self {
+        Self { reserved: Reservation::within(share), ..Self::default() }
     }
 
     /// Adds counts to a row. Beyond the limits they go to the row `OTHER`.

@@ -21,7 +21,7 @@ use crate::{
     },
     hotspot::{HotSpot, threads::ThreadArray},
     jvms::{ByKey, Followed, Lost, Reading, Tool},
-    process::Target,
+    process::{Target, cgroup::tenant_of},
     stack::{namer::Namers, span::SpanContext},
     sys::{Effort, Pace, budget},
     trace::{
@@ -164,6 +164,11 @@ impl<S: Sink> Tracer<S> {
         let effort = |allowed| Effort::new(allowed).with_raise_delay(options.pace.raise_delay());
         let tlab_effort = effort(options.pace.tlab_reading_share());
         let naming_effort = options.pace.naming_share().map(effort);
+        // A tenant gets at most half of a budget. A tool works for one user, so it has only one tenant.
+        let max_memory = match options.pace {
+            Pace::Prompt => options.max_memory.saturating_mul(2),
+            Pace::Calm => options.max_memory,
+        };
         let mut session = counters::load(&options)?;
         let is_bounded = options.pace == Pace::Calm && !options.exact && can_share_attachments();
         let span_sources = counters::span_sources(&session)?;
@@ -180,7 +185,7 @@ impl<S: Sink> Tracer<S> {
             naming_effort,
             duty,
             cost_budget: None,
-            memory: budget::Budget::of(options.max_memory),
+            memory: budget::Budget::of(max_memory),
             adapted: Instant::now(),
             tallies: 0,
             namers: Namers::default(),
@@ -365,7 +370,12 @@ impl<S: Sink> Tracer<S> {
         let pid = target.pid();
         let Ok(hotspot) = hotspot else { return Err(Error::NoSuchProcess { pid }) };
         let walks = self.namers.contains(key);
-        let mut stacks = self.session.walker().map(|_| Stacks::within(&self.memory, walks));
+        let tenant = match self.options.pace {
+            Pace::Prompt => Arc::default(),
+            Pace::Calm => tenant_of(pid),
+        };
+        let memory = self.memory.share(&tenant);
+        let mut stacks = self.session.walker().map(|_| Stacks::within(&memory, walks));
         if let (Some(sources), Some(stacks), Some(mappings)) =
             (&mut self.span_sources, &mut stacks, self.namers.mappings(key))
         {
@@ -380,7 +390,7 @@ impl<S: Sink> Tracer<S> {
             false => hotspot.thread_bytes(&mut ThreadArray::default())?,
         };
         let options = Options { by_stack: stacks.is_some(), ..self.options };
-        let jvm = Jvm::new(pid, hotspot, options, stacks, &self.memory)?;
+        let jvm = Jvm::new(pid, hotspot, options, stacks, &memory)?;
         if self.begin.is_none() {
             let begin = Begin::now();
             self.begin = Some(begin);

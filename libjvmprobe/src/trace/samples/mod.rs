@@ -23,5 +23,5 @@ mod skel {
 }
 
 pub use options::{Options, StackWalk, SymbolSource, Targets};
-pub use sampler::{About, Limited, Sampler, Sink};
+pub use sampler::{About, Sampler, Sink};
 pub use waits::Part;

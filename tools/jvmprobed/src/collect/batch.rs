@@ -1,7 +1,5 @@
 //! Batches that the tracers deliver to the main loop.
 
-use std::sync::Arc;
-
 use libjvmprobe::{bpf::cost::Cost, stack::profile::Profile, trace::pauses::record::Record};
 
 use crate::{metrics::figures::Waited, thread_dump::ThreadDump};
@@ -66,15 +64,6 @@ pub enum Batch {
         tracer: &'static str,
         /// Its cost.
         cost: Cost,
-    },
-    /// A tenant did not get some detail because it exceeded its share.
-    Limited {
-        /// Kind of detail, as `jvmprobed_limited_total` names it.
-        reason: &'static str,
-        /// The tenant.
-        tenant: Arc<str>,
-        /// Number of samples or events without this detail.
-        count: u64,
     },
     /// A tracer has delivered all data of an interval.
     Reported {

@@ -20,6 +20,7 @@ use libjvmprobe::{
     },
     process::start_readers,
     sys::{
+        budget, limited,
         privileges::{ATTACH, KERNEL_SYMBOLS, MAPS, RAISE_PRIORITY, READ, keep_only},
         return_memory_sooner,
     },
@@ -119,6 +120,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     let listeners = server::Listeners::open(&options.serve)?;
     let notify = Notify::from_env().context("NOTIFY_SOCKET")?;
     keep_only(MAPS | READ | ATTACH | RAISE_PRIORITY | KERNEL_SYMBOLS);
+    set_target_memory(options.limits);
     // Started while this process has little memory that the child processes would share.
     start_readers().context("cannot start a reader process")?;
     // Cached now, so that a message about an invalid setting comes first.
@@ -198,6 +200,12 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     daemon.run_loop(&signals, read_again);
     daemon.shut_down(&net);
     Ok(())
+}
+
+/// Sets the part of the memory limit that data of targets may take: unwind tables in the kernel, symbols, mappings,
+/// threads. The rest is for profiles and for the daemon itself.
+fn set_target_memory(limits: saving::Limits) {
+    budget::set_process_limit(usize::try_from(limits.memory_bytes / 2).unwrap_or(usize::MAX));
 }
 
 /// Returns the next end of a window, as an instant and on `CLOCK_MONOTONIC` in nanoseconds.
@@ -391,7 +399,10 @@ impl Daemon {
     fn finish_window(&mut self) {
         let Some(window) = self.builder.finish() else { return };
         for (tenant, jvms) in self.slots.take_refused() {
-            self.totals.lock().add_limited("jvms", &tenant, jvms);
+            limited::add("jvms", &tenant, jvms);
+        }
+        for ((reason, tenant), count) in limited::take() {
+            self.totals.lock().add_limited(reason, &tenant, count);
         }
         self.update_own_metrics();
         self.worker.enqueue(window);
@@ -409,6 +420,7 @@ impl Daemon {
             hertz: self.saving.current().hertz,
             saving: self.saving.step(),
             window_delay_ns: totals.own.window_delay_ns,
+            target_memory_bytes: budget::Budget::of_process().held() as u64,
         };
     }
 
@@ -445,6 +457,7 @@ impl Daemon {
             Ok(Changed { rules, limits, thread_dumps, bounds: (age, size) }) => {
                 self.rules.set(rules);
                 self.saving.set_limits(limits);
+                set_target_memory(limits);
                 self.set_budgets();
                 self.worker.set_bounds(age, size);
                 if let Err(error) = self.tracers.set_thread_dumps(thread_dumps) {

@@ -22,7 +22,7 @@ use libjvmprobe::{
         Sink,
         allocations::{self, AllocationReport},
         pauses::{self, record::Record},
-        samples::{self, About, Limited, StackWalk, SymbolSource, Targets, events::EventSpec},
+        samples::{self, About, StackWalk, SymbolSource, Targets, events::EventSpec},
         waits::{self, UnmountedReading},
     },
 };
@@ -399,15 +399,6 @@ impl samples::Sink for BatchSink {
         let About { lost_stacks, lost_code, .. } = *about;
         self.send(Batch::Samples { profiles, lost_stacks, lost_code });
         Ok(())
-    }
-
-    fn limited(&mut self, limited: Limited) {
-        let Limited { tenant, walks, code } = limited;
-        for (reason, count) in [("walks", walks), ("naming", code)] {
-            if count > 0 {
-                self.send(Batch::Limited { reason, tenant: Arc::clone(&tenant), count });
-            }
-        }
     }
 }
 

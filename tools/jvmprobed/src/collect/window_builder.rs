@@ -243,9 +243,6 @@ impl WindowBuilder {
                     self.totals.lock().add(&identity, &figures);
                 }
             }
-            Batch::Limited { reason, tenant, count } => {
-                self.totals.lock().add_limited(reason, &tenant, count);
-            }
             Batch::Lost { kind, events } => self.totals.lock().add_lost(kind, events),
             Batch::Started | Batch::Reported { .. } | Batch::Ended { .. } => {}
         }

@@ -162,6 +162,7 @@ impl Totals {
             single(&table::SERVING, seconds(serving_ns())),
             single(&table::EXPOSITIONS, self.expositions as f64),
             single(&table::DAEMON_MEMORY, daemon.memory_bytes as f64),
+            single(&table::TARGET_MEMORY, daemon.target_memory_bytes as f64),
             single(&table::SAMPLING_HERTZ, daemon.hertz as f64),
             single(&table::SAVING, daemon.saving as f64),
             own(&table::COLLECTED, collected),

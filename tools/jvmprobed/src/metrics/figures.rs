@@ -156,6 +156,8 @@ pub struct DaemonMetrics {
     pub processor_ns: u64,
     /// Resident memory, in bytes.
     pub memory_bytes: u64,
+    /// Memory reserved for data of targets, in this process and in BPF maps, in bytes.
+    pub target_memory_bytes: u64,
     /// Current number of CPU samples per second: lower than configured while the daemon saves resources, and
     /// 0 while sampling is off.
     pub hertz: u64,

@@ -82,6 +82,7 @@ metrics! {
     SERVING "jvmprobed_serving" "seconds" Counter "Part of the daemon's CPU time that was spent serving HTTP, which --max-cpu does not limit.";
     EXPOSITIONS "jvmprobed_expositions" "" Counter "Metric expositions generated; all scrapers within one second get the same one.";
     DAEMON_MEMORY "jvmprobed_memory" "bytes" Gauge "Resident memory of the daemon.";
+    TARGET_MEMORY "jvmprobed_target_memory" "bytes" Gauge "Memory reserved for data of targets (symbols, unwind tables, mappings, threads), in the daemon and in the kernel.";
     SAMPLING_HERTZ "jvmprobed_sampling_hertz" "" Gauge "Samples per second on each CPU; lower than configured while the daemon saves resources.";
     SAVING "jvmprobed_saving" "" Gauge "Steps by which collection is reduced to save resources; 0 if it is not reduced.";
     COLLECTED "jvmprobed_collected" "" Gauge "Whether a measure is collected; 0 while it is omitted to save resources.";

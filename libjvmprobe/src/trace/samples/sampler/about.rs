@@ -7,7 +7,7 @@ use crate::{
     bpf::{perf::Clock, stops::StopLog},
     hotspot::description::Description,
     stack::profile::Profile,
-    trace::{self, samples::sampler::Limited},
+    trace,
 };
 
 /// Receives the results of sampling.
@@ -24,12 +24,6 @@ pub trait Sink: trace::Sink {
     /// Receives the progress: elapsed time and number of samples so far. Called several times per second.
     fn progress(&mut self, elapsed: Duration, samples: u64) {
         let _ = (elapsed, samples);
-    }
-
-    /// Receives the detail that a tenant lost in an interval because it exceeded its share: see
-    /// [`with_stack_budget`](super::Sampler::with_stack_budget).
-    fn limited(&mut self, limited: Limited) {
-        let _ = limited;
     }
 }
 

@@ -22,7 +22,6 @@ use std::{
 use libbpf_rs::{Link, skel::Skel};
 
 pub use about::{About, Sink};
-pub use tenants::Limited;
 
 use about::Since;
 use collect::{addresses, prefetch_java_frames};
@@ -204,7 +203,7 @@ impl<S: Sink> Sampler<S> {
     }
 
     /// Sets the CPU time that walking and naming stacks may take, for all tenants together, in millionths of a
-    /// processor. A tenant that exceeds its share loses stacks, which is [reported](Sink::limited) to the sink. The
+    /// processor. A tenant that exceeds its share loses stacks, which is [counted](crate::sys::limited). The
     /// budget is read once per interval. It is ignored unless the pace is [`Pace::Calm`].
     #[must_use]
     pub fn with_stack_budget(mut self, ppm: Arc<AtomicU64>) -> Self {

@@ -34,13 +34,13 @@ const MAX_GROWTH: f64 = 2.0;
 
 /// Detail that a tenant did not get in an interval, because it exceeded its share.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limited {
+pub(super) struct Limited {
     /// The tenant: see [`Container::tenant`](crate::process::cgroup::Container::tenant).
-    pub tenant: Arc<str>,
+    pub(super) tenant: Arc<str>,
     /// Samples whose stacks were not walked.
-    pub walks: u64,
+    pub(super) walks: u64,
     /// Loads and unloads of compiled code that were not recorded.
-    pub code: u64,
+    pub(super) code: u64,
 }
 
 /// Limits of a process, for the kernel side.
@@ -133,7 +133,7 @@ impl Tenants {
 
     /// Adds a process that is sampled from now on.
     pub(super) fn add(&mut self, pid: u32) {
-        self.add_to(pid, tenant_of(Pid(pid)).into());
+        self.add_to(pid, tenant_of(Pid(pid)));
     }
 
     fn add_to(&mut self, pid: u32, tenant: Arc<str>) {

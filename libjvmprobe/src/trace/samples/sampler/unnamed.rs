@@ -5,11 +5,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Sampler, Samples, Sink, Stacks, new_processes::OverdueProcess, tenants::Work};
+use super::{
+    Sampler, Samples, Sink, Stacks,
+    new_processes::OverdueProcess,
+    tenants::{Limited, Work},
+};
 use crate::{
     Result,
     jvms::Watch,
     stack::{Stack, code_log::CodeLog},
+    sys::limited,
     trace::samples::{
         Targets,
         process::Traced,
@@ -73,7 +78,10 @@ impl<S: Sink> Sampler<S> {
             }
         }
         let limited = self.tenants.next_interval(|pid| processes.contains_key(&pid));
-        limited.into_iter().for_each(|limited| self.sink.limited(limited));
+        for Limited { tenant, walks, code } in limited {
+            limited::add("walks", &tenant, walks);
+            limited::add("naming", &tenant, code);
+        }
         self.apply_limits();
     }
 
