@@ -167,6 +167,23 @@ impl ElfFile {
         })
     }
 
+    /// Returns the link-time addresses of code: the executable segments in ascending order, those that overlap or touch
+    /// merged.
+    pub(crate) fn code(&self) -> Vec<std::ops::Range<Vaddr>> {
+        let code = self.segments.iter().filter(|s| s.p_type == PT_LOAD && s.p_flags & PF_X != 0);
+        let mut code: Vec<_> =
+            code.map(|s| (s.p_vaddr, s.p_vaddr.saturating_add(s.p_filesz))).collect();
+        code.sort_unstable();
+        let mut merged: Vec<std::ops::Range<Vaddr>> = Vec::new();
+        for (start, end) in code {
+            match merged.last_mut() {
+                Some(last) if Vaddr(start) <= last.end => last.end = last.end.max(Vaddr(end)),
+                _ => merged.push(Vaddr(start)..Vaddr(end)),
+            }
+        }
+        merged
+    }
+
     /// See [`Segments::load_bias`].
     pub(crate) fn load_bias(&self, map_start: Addr, map_offset: FileOffset) -> Option<u64> {
         load_bias(&self.segments, map_start, map_offset)

@@ -13,13 +13,13 @@ use std::ops::Range;
 use crate::{
     Result, Vaddr,
     elf::{ElfFile, Machine},
-    unwind::{Function, Functions},
+    unwind::Functions,
 };
 
 /// A dynamic symbol that identifies libjvm.so, as in `.dynstr`.
 const VM_STRUCTS: &[u8] = b"\0gHotSpotVMStructs\0";
 
-impl Functions {
+impl Functions<'_> {
     /// Adds rows for the gaps in `.text` of a libjvm.so. Does nothing for other files.
     pub(super) fn add_assembly(&mut self, elf: &ElfFile) -> Result<()> {
         if elf.machine() == Machine::Aarch64
@@ -31,6 +31,7 @@ impl Functions {
             return Ok(());
         };
         // The names of a libjvm.so can be read. Those of other files may be too large.
+        self.limits.reserve(names.size())?;
         let names = names.data().unwrap_or_default();
         if !names.windows(VM_STRUCTS.len()).any(|window| window == VM_STRUCTS) {
             return Ok(());
@@ -42,11 +43,17 @@ impl Functions {
     fn add_leaves(&mut self, start: Vaddr, size: u64) -> Result<()> {
         let Some(start) = start.0.checked_sub(self.base.0) else { return Ok(()) };
         let end = start.saturating_add(size).min(1 << 32);
+        // The functions' ranges and the gaps.
+        self.limits.reserve((self.functions.len() * 2 * size_of::<Range<u64>>()) as u64)?;
         for gap in self.gaps(start..end) {
+            let Ok(start) = u32::try_from(gap.start) else { break };
+            let end = self.limits.end_of_code(start).min(gap.end);
+            if end <= gap.start {
+                continue;
+            }
             let first = self.rows.len();
             self.push(first, gap.start, self.processor.leaf)?;
-            let Ok(start) = u32::try_from(gap.start) else { break };
-            self.functions.push(Function { start, end: gap.end, rows: first..self.rows.len() });
+            self.end_function(start, end, first)?;
         }
         Ok(())
     }

@@ -11,10 +11,11 @@
 //! Standard Base Core 5.0, chapter 10.6 (`.eh_frame`).
 //!
 //! A rule that a row cannot express becomes `RowKind::Unknown`, never a guess. Time is limited by the size of the
-//! section, memory by four million rows.
+//! section. The number of rows is limited by the size of the file's code (`limits`), and the caller limits the memory.
 
 mod aarch64;
 mod assembly;
+mod limits;
 mod native_image;
 mod x86_64;
 
@@ -30,10 +31,8 @@ use gimli::{
 use crate::{
     Error, Result, Vaddr,
     elf::{ElfFile, Machine},
+    unwind::limits::Limits,
 };
-
-/// Maximum number of rows; a libjvm.so has about 200,000.
-const MAX_ROWS: usize = 4_000_000;
 
 /// Maximum number of CIEs. Linkers merge equal ones, and there are few different ones.
 const MAX_CIES: usize = 65_536;
@@ -164,11 +163,21 @@ pub struct UnwindTable {
 }
 
 impl UnwindTable {
-    /// Reads the table. A file without `.eh_frame` has no rows, which is not an error.
+    /// Reads the table, without a limit on memory.
     ///
     /// # Errors
-    /// [`Error::Elf`] if the file is for another machine or malformed, [`Error::Io`] if it cannot be read.
+    /// The errors of [`read_within`](Self::read_within).
     pub fn read(elf: &ElfFile) -> Result<Self> {
+        Self::read_within(elf, &mut |_| true)
+    }
+
+    /// Reads the table. A file without `.eh_frame` has no rows, which is not an error. Calls `reserve` with each number
+    /// of bytes before it is allocated. If `reserve` returns `false`, the table is not read.
+    ///
+    /// # Errors
+    /// [`Error::Elf`] if the file is for another machine or malformed, has more rows than its code can need, or if
+    /// `reserve` has returned `false`; [`Error::Io`] if it cannot be read.
+    pub fn read_within(elf: &ElfFile, reserve: &mut dyn FnMut(usize) -> bool) -> Result<Self> {
         let processor = Processor::of(elf.machine()).filter(|_| elf.ctx().container.is_big());
         let Some(processor) = processor else {
             let what = format!(
@@ -178,17 +187,23 @@ impl UnwindTable {
             return Err(Error::elf(what));
         };
         let base = elf.base().unwrap_or_default();
-        let mut functions = Self::functions(elf, base, processor)?;
+        let mut functions = Self::functions(elf, base, processor, Limits::of(elf, base, reserve))?;
         functions.add_image(elf)?;
         functions.add_assembly(elf)?;
         Ok(Self { base, rows: functions.into_rows()? })
     }
 
     /// Reads the functions in `.eh_frame`.
-    fn functions(elf: &ElfFile, base: Vaddr, processor: &'static Processor) -> Result<Functions> {
+    fn functions<'a>(
+        elf: &ElfFile,
+        base: Vaddr,
+        processor: &'static Processor,
+        mut limits: Limits<'a>,
+    ) -> Result<Functions<'a>> {
         let Some(section) = elf.section(".eh_frame") else {
-            return Ok(Functions { base, processor, functions: Vec::new(), rows: Vec::new() });
+            return Ok(Functions::new(base, processor, limits));
         };
+        limits.reserve(section.size())?;
         let mut bases = BaseAddresses::default().set_eh_frame(section.vaddr().0);
         if let Some(section) = elf.section(".eh_frame_hdr") {
             bases = bases.set_eh_frame_hdr(section.vaddr().0);
@@ -199,7 +214,9 @@ impl UnwindTable {
         if let Some(section) = elf.section(".got") {
             bases = bases.set_got(section.vaddr().0);
         }
-        Functions::read(EhFrame::new(&section.data()?, LittleEndian), &bases, base, processor)
+        let mut functions = Functions::new(base, processor, limits);
+        functions.read(EhFrame::new(&section.data()?, LittleEndian), &bases)?;
+        Ok(functions)
     }
 
     #[cfg(any(test, feature = "fuzzing"))]
@@ -214,8 +231,9 @@ impl UnwindTable {
         bases: &BaseAddresses,
         base: Vaddr,
     ) -> Result<Self> {
-        let section = EhFrame::new(data, LittleEndian);
-        let functions = Functions::read(section, bases, base, processor)?;
+        let reserve = &mut |_| true;
+        let mut functions = Functions::new(base, processor, Limits::of_code(1 << 32, reserve));
+        functions.read(EhFrame::new(data, LittleEndian), bases)?;
         Ok(Self { base, rows: functions.into_rows()? })
     }
 
@@ -265,23 +283,23 @@ struct Function {
     rows: Range<usize>,
 }
 
-/// Functions of a section.
-struct Functions {
+/// Functions of a file.
+struct Functions<'a> {
     base: Vaddr,
     processor: &'static Processor,
+    limits: Limits<'a>,
     functions: Vec<Function>,
     rows: Vec<Row>,
 }
 
-impl Functions {
-    fn read(
-        mut section: CallFrames<'_>,
-        bases: &BaseAddresses,
-        base: Vaddr,
-        processor: &'static Processor,
-    ) -> Result<Self> {
-        section.set_vendor(processor.vendor);
-        let mut functions = Self { base, processor, functions: Vec::new(), rows: Vec::new() };
+impl<'a> Functions<'a> {
+    fn new(base: Vaddr, processor: &'static Processor, limits: Limits<'a>) -> Self {
+        Self { base, processor, limits, functions: Vec::new(), rows: Vec::new() }
+    }
+
+    /// Adds the functions of a section.
+    fn read(&mut self, mut section: CallFrames<'_>, bases: &BaseAddresses) -> Result<()> {
+        section.set_vendor(self.processor.vendor);
         let mut context = UnwindContext::new_in();
         // CIEs by their offset in the section, ascending.
         let mut common: Vec<(usize, Cie<'_>)> = Vec::new();
@@ -304,12 +322,12 @@ impl Functions {
                         continue;
                     };
                     if let Ok(fde) = partial.parse(|_, _, _| Ok(cie.clone())) {
-                        functions.add(section, bases, &mut context, &fde)?;
+                        self.add(section, bases, &mut context, &fde)?;
                     }
                 }
             }
         }
-        Ok(functions)
+        Ok(())
     }
 
     fn add(
@@ -323,8 +341,9 @@ impl Functions {
         let Some(Ok(start)) = start else {
             return Ok(());
         };
-        let end = u64::from(start).saturating_add(fde.len()).min(1 << 32);
-        if end == u64::from(start) {
+        // Rows are looked up for addresses of code only.
+        let end = self.limits.end_of_code(start).min(u64::from(start).saturating_add(fde.len()));
+        if end <= u64::from(start) {
             return Ok(());
         }
         let first = self.rows.len();
@@ -351,6 +370,12 @@ impl Functions {
                 }
             }
         }
+        self.end_function(start, end, first)
+    }
+
+    /// Adds a function whose rows begin at `first`.
+    fn end_function(&mut self, start: u32, end: u64, first: usize) -> Result<()> {
+        self.limits.make_space(&mut self.functions)?;
         self.functions.push(Function { start, end, rows: first..self.rows.len() });
         Ok(())
     }
@@ -364,14 +389,17 @@ impl Functions {
         if self.rows.get(first..).and_then(<[Row]>::last).is_some_and(|last| last.pc == pc) {
             self.rows.pop();
         }
-        push(&mut self.rows, first, row.at(pc))
+        push(&mut self.limits, &mut self.rows, first, row.at(pc))
     }
 
     /// Sorts all functions, and adds unknown rows for the gaps between them.
     fn into_rows(mut self) -> Result<Vec<Row>> {
+        // Sorting takes memory for half of the functions.
+        let sorting = self.functions.len() * size_of::<Function>() / 2;
+        self.limits.reserve(sorting as u64)?;
         self.functions.sort_by_key(|function| function.start);
         self.functions.dedup_by_key(|function| function.start);
-        let mut rows = Vec::with_capacity(self.rows.len());
+        let mut rows = Vec::new();
         let mut functions = self.functions.iter().peekable();
         while let Some(function) = functions.next() {
             // If functions overlap, the one with the later start is valid, because functions that the linker
@@ -380,10 +408,10 @@ impl Functions {
             let end = function.end.min(next);
             let own = self.rows.get(function.rows.clone()).unwrap_or_default();
             for row in own.iter().take_while(|row| u64::from(row.pc) < end) {
-                push(&mut rows, 0, *row)?;
+                push(&mut self.limits, &mut rows, 0, *row)?;
             }
             if let Some(gap) = u32::try_from(end).ok().filter(|_| end < next) {
-                push(&mut rows, 0, Row::unknown().at(gap))?;
+                push(&mut self.limits, &mut rows, 0, Row::unknown().at(gap))?;
             }
         }
         rows.shrink_to_fit();
@@ -392,14 +420,16 @@ impl Functions {
 }
 
 /// Adds a row if the rules change. Rows before `first` belong to other functions.
-fn push(rows: &mut Vec<Row>, first: usize, row: Row) -> Result<()> {
+fn push(limits: &mut Limits<'_>, rows: &mut Vec<Row>, first: usize, row: Row) -> Result<()> {
     let last = rows.get(first..).and_then(<[Row]>::last);
     if last.is_some_and(|last| last.at(row.pc) == row) {
         return Ok(());
     }
-    if rows.len() == MAX_ROWS {
-        return Err(Error::elf(format!(".eh_frame: more than {MAX_ROWS} rows")));
+    if rows.len() >= limits.max_rows() {
+        let max = limits.max_rows();
+        return Err(Error::elf(format!(".eh_frame: more than {max} rows for its code")));
     }
+    limits.make_space(rows)?;
     rows.push(row);
     Ok(())
 }
@@ -695,7 +725,7 @@ mod tests {
     #[test]
     fn too_many_rows_or_cies_are_rejected() {
         let mut program = Vec::new();
-        for _ in 0..=MAX_ROWS / 2 {
+        for _ in 0..=limits::MAX_ROWS / 2 {
             program.extend([DW_CFA_def_cfa_offset.0, 16, DW_CFA_advance_loc.0 | 1]);
             program.extend([DW_CFA_def_cfa_offset.0, 24, DW_CFA_advance_loc.0 | 1]);
         }

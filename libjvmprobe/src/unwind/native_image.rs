@@ -7,9 +7,9 @@
 
 use crate::{
     Result, Vaddr,
-    elf::{ElfFile, Machine},
+    elf::{ElfFile, Machine, NATIVE_IMAGE_HEAP},
     native_image::{Image, Method},
-    unwind::{Function, Functions, Row, RowKind, WORD},
+    unwind::{Functions, Row, RowKind, WORD},
 };
 
 const PUSH_RBP: u8 = 0x55;
@@ -21,11 +21,14 @@ const ADD: [&[u8]; 2] = [&[0x48, 0x83, 0xc4], &[0x48, 0x81, 0xc4]];
 /// Slot of the saved rbp, relative to the CFA in words: below the return address.
 const SAVED_FP: i8 = -2;
 
-impl Functions {
+impl Functions<'_> {
     /// Adds rows for the methods of a native image, if the file is one.
     pub(super) fn add_image(&mut self, elf: &ElfFile) -> Result<()> {
         if elf.machine() != Machine::X86_64 {
             return Ok(());
+        }
+        if let Some(heap) = elf.section(NATIVE_IMAGE_HEAP) {
+            self.limits.reserve(heap.size())?;
         }
         let image = Image::read(elf).unwrap_or_else(|error| {
             log::debug!("native image: no unwind rows for its methods: {error}");
@@ -56,8 +59,7 @@ impl Functions {
             self.push(first, u64::from(start) + u64::from(row.pc), row)?;
         }
         let end = method.end.0.saturating_sub(self.base.0).min(1 << 32);
-        self.functions.push(Function { start, end, rows: first..self.rows.len() });
-        Ok(())
+        self.end_function(start, end, first)
     }
 }
 
