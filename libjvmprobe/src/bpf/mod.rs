@@ -20,6 +20,8 @@
 //! | `spans` | trace contexts that threads publish |
 //! | [`stops`] | stops of a JVM's application threads |
 //! | [`walker`] | data for the kernel side's stack walker: JVM layouts, mappings, unwind tables |
+//! | `table_memory` | memory and reading time of unwind tables, by tenant |
+//! | `walk_tables` | the same data for walks in this process |
 //! | [`user_walker`] | the stack walker, run in this process |
 //! | `map_writer` | background thread that updates the stack walker's maps |
 //! | [`clock`] | conversion between the kernel's clock and wall-clock time |
@@ -42,10 +44,12 @@ pub mod sparse_map;
 mod stack_depth;
 pub mod stops;
 pub(crate) mod stream;
+mod table_memory;
 pub mod tracefs;
 pub mod trap_cost;
 pub(crate) mod uprobe;
 pub mod user_walker;
+mod walk_tables;
 pub mod walker;
 
 use std::{

@@ -4,13 +4,14 @@
 //! A process without such data is walked by frame pointers.
 
 use std::{
+    cmp::Reverse,
     collections::{HashMap, HashSet},
     os::fd::AsRawFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, OpenObject};
@@ -23,21 +24,25 @@ use crate::{
         defect, load_error,
         map_writer::{Job, MapWriter, Outer},
         records::{bytes, entries, plain_structs},
+        table_memory::{Payment, Reading, TableMemory, in_both, in_kernel, map_size},
     },
-    elf::{ElfFile, Segments},
+    elf::Segments,
     hotspot::walking::JvmLayout,
-    process::code::{CodeFile, CodeMaps, Mapping},
-    sys::{Idle, descriptors::ran_out},
+    process::code::{CodeFile, CodeMaps, MAX_MAPPINGS, Mapping},
+    sys::{Idle, budget::Reservation, limited},
     unwind::{Row, UnwindTable},
 };
 
+pub use super::walk_tables::WalkData;
+pub(crate) use super::walk_tables::WalkTables;
+
 /// `MAX_TABLES` of bpf/walk/walk.h.
 const MAX_TABLES: u32 = 4096;
-/// Maximum number of mappings that the walker's binary search can cover: `MAX_MAPPING_STEPS` of bpf/walk/native.bpf.h.
-const MAX_MAPPINGS: usize = 8191;
-/// Maximum number of rows of all tables together, eight bytes each: 128 MiB of memory that the kernel cannot swap out.
-/// A libjvm.so has 200,000 rows, and all libraries of a JVM together have twice as many.
-const MAX_ALL_ROWS: usize = 16 << 20;
+/// Number of mappings that the walker's binary search can cover: `MAX_MAPPING_STEPS` of bpf/walk/native.bpf.h.
+const MAPPINGS_OF_WALKER: usize = (1 << 13) - 1;
+const _: () = assert!(MAX_MAPPINGS <= MAPPINGS_OF_WALKER);
+/// Minimum time between two attempts to read the tables that a process lacks.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Number of entries written to a map by one system call.
 const BATCH: usize = 16_384;
 
@@ -86,23 +91,60 @@ pub(crate) fn forget_stacks(known: &impl MapCore, key: u64) {
 
 /// A file's unwind table.
 #[derive(Debug)]
-struct Loaded {
-    index: u32,
+pub(super) struct Loaded {
+    pub(super) index: u32,
     rows: u32,
     /// Copy of the rows, if `Walker::keep_rows` was called.
-    copied_rows: Vec<Row>,
+    pub(super) copied_rows: Vec<Row>,
     base: u64,
     segments: Segments,
+    pub(super) payment: Payment,
+}
+
+/// What is known about a file's unwind table.
+#[derive(Debug)]
+pub(super) enum TableState {
+    Loaded(Loaded),
+    /// The file has no usable table.
+    Unusable,
+    /// A tenant's share did not suffice: the tenant, and the number of bytes that it needs.
+    Missing {
+        tenant: Arc<str>,
+        need: usize,
+    },
+}
+
+impl TableState {
+    pub(super) fn loaded(&self) -> Option<&Loaded> {
+        match self {
+            Self::Loaded(loaded) => Some(loaded),
+            Self::Unusable | Self::Missing { .. } => None,
+        }
+    }
+
+    /// Returns the number of bytes that an attempt to read the table needs, as far as it is known.
+    pub(super) fn need(&self) -> usize {
+        match self {
+            Self::Missing { need, .. } => *need,
+            Self::Loaded(_) | Self::Unusable => 0,
+        }
+    }
 }
 
 impl Loaded {
-    fn new(index: u32, table: &UnwindTable, copied_rows: Vec<Row>, segments: Segments) -> Self {
+    pub(super) fn new(
+        index: u32,
+        table: &UnwindTable,
+        copied_rows: Vec<Row>,
+        segments: Segments,
+        payment: Payment,
+    ) -> Self {
         let rows = u32::try_from(table.rows().len()).unwrap_or(u32::MAX);
-        Self { index, rows, copied_rows, base: table.base().0, segments }
+        Self { index, rows, copied_rows, base: table.base().0, segments, payment }
     }
 
     /// Returns the entry of a mapping of the file; `None` if the mapping contradicts the file's segments.
-    fn entry(&self, mapping: &Mapping) -> Option<MappingEntry> {
+    pub(super) fn entry(&self, mapping: &Mapping) -> Option<MappingEntry> {
         let bias = self.segments.load_bias(mapping.start, mapping.offset)?;
         Some(MappingEntry {
             start: mapping.start.0,
@@ -111,6 +153,51 @@ impl Loaded {
             table: self.index,
             rows: self.rows,
         })
+    }
+}
+
+/// Mappings of a process as last handed over to the kernel side.
+#[derive(Debug)]
+struct HandedOver {
+    tenant: Arc<str>,
+    /// The first entry holds the number of mappings after it.
+    entries: Vec<MappingEntry>,
+    /// Indexes of the tables of these mappings, ascending.
+    tables: Vec<u32>,
+    /// Memory of the entries, here and in the kernel.
+    _memory: Reservation,
+    /// Time of the last attempt to read the tables that are missing; `None` if none is missing.
+    incomplete: Option<Instant>,
+}
+
+impl HandedOver {
+    fn new(
+        tenant: &Arc<str>,
+        entries: Vec<MappingEntry>,
+        memory: Reservation,
+        incomplete: Option<Instant>,
+    ) -> Self {
+        let mut tables: Vec<_> = entries.iter().skip(1).map(|entry| entry.table).collect();
+        tables.sort_unstable();
+        tables.dedup();
+        Self { tenant: Arc::clone(tenant), entries, tables, _memory: memory, incomplete }
+    }
+
+    /// Removes the mappings that use one of these tables. Returns whether there were any.
+    fn remove(&mut self, tables: &HashSet<u32>, now: Instant) -> bool {
+        let before = self.tables.len();
+        self.tables.retain(|table| !tables.contains(table));
+        if self.tables.len() == before {
+            return false;
+        }
+        let mut index = 0;
+        self.entries.retain(|entry| {
+            index += 1;
+            index == 1 || !tables.contains(&entry.table)
+        });
+        self.entries[0].start = self.entries.len() as u64 - 1;
+        self.incomplete = Some(now);
+        true
     }
 }
 
@@ -125,7 +212,7 @@ pub struct Walker {
     /// Layouts of JVMs whose mappings are not set yet, by key.
     pending: HashMap<u64, Vec<u8>>,
     /// Files by descriptor, which is kept open so that its number is not reused.
-    files: HashMap<i32, (Arc<CodeFile>, Option<Loaded>)>,
+    files: HashMap<i32, (Arc<CodeFile>, TableState)>,
     idle: Idle<i32>,
     next_table: u32,
     /// Indexes of tables that were freed.
@@ -133,118 +220,9 @@ pub struct Walker {
     /// Tables that are filled and not yet handed over to the kernel side.
     filled: Vec<(u32, MapHandle)>,
     /// Mappings of each process as last handed over, by key.
-    handed_over: HashMap<u64, Vec<MappingEntry>>,
-    free_memory: RowBudget,
+    handed_over: HashMap<u64, HandedOver>,
+    memory: TableMemory,
     keeps_rows: bool,
-}
-
-/// A process's mappings and unwind tables, to walk its stacks in [this process](super::user_walker).
-#[derive(Debug)]
-pub struct WalkData<'a> {
-    mappings: &'a [MappingEntry],
-    tables: HashMap<u32, &'a [Row]>,
-}
-
-impl WalkData<'_> {
-    /// Returns a mapping; the first entry holds the number of mappings after it.
-    pub fn mapping(&self, index: u32) -> Option<MappingEntry> {
-        self.mappings.get(index as usize).copied()
-    }
-
-    /// Returns a row of a table.
-    pub fn row(&self, table: u32, index: u32) -> Option<Row> {
-        self.tables.get(&table)?.get(index as usize).copied()
-    }
-}
-
-/// Mappings and unwind tables that only this process has, for walks in user space. The table of a file is shared by all
-/// processes that map the file.
-#[derive(Debug)]
-pub(crate) struct WalkTables {
-    /// Mappings of each process, by key.
-    mappings: HashMap<u64, Vec<MappingEntry>>,
-    /// Files by their addresses. They are kept, so that no address is reused.
-    files: HashMap<usize, (Arc<CodeFile>, Option<Loaded>)>,
-    budget: RowBudget,
-}
-
-impl Default for WalkTables {
-    fn default() -> Self {
-        let budget = RowBudget { rows: MAX_ALL_ROWS, is_reported: false };
-        Self { mappings: HashMap::new(), files: HashMap::new(), budget }
-    }
-}
-
-impl WalkTables {
-    /// Sets the mappings of a process, and reads the unwind tables of new files.
-    pub(crate) fn set_mappings(&mut self, key: u64, maps: &CodeMaps) {
-        let mut entries = vec![MappingEntry::default()];
-        for mapping in maps.iter().take(MAX_MAPPINGS) {
-            let Some(file) = &mapping.file else { continue };
-            let address = Arc::as_ptr(file) as usize;
-            let next = u32::try_from(self.files.len()).unwrap_or(u32::MAX);
-            let budget = &mut self.budget;
-            let (_, table) = self.files.entry(address).or_insert_with(|| {
-                let table = read_table(file).inspect_err(|error| {
-                    log::debug!("no unwind table of {}: {error}", mapping.module);
-                });
-                let table = table.ok().filter(|(table, _)| budget.take(table.rows().len()));
-                let loaded = |(table, elf): (UnwindTable, ElfFile)| {
-                    let rows = table.rows().to_vec();
-                    Loaded::new(next, &table, rows, elf.into_segments())
-                };
-                (Arc::clone(file), table.map(loaded))
-            });
-            entries.extend(table.as_ref().and_then(|table| table.entry(mapping)));
-        }
-        entries[0].start = entries.len() as u64 - 1;
-        self.mappings.insert(key, entries);
-    }
-
-    /// Returns the data of a process.
-    pub(crate) fn walk_data(&self, key: u64) -> Option<WalkData<'_>> {
-        let mappings = self.mappings.get(&key)?;
-        let loaded = self.files.values().filter_map(|(_, loaded)| loaded.as_ref());
-        let tables = loaded.map(|loaded| (loaded.index, &*loaded.copied_rows)).collect();
-        Some(WalkData { mappings, tables })
-    }
-}
-
-/// Reads the unwind table of a file.
-fn read_table(file: &CodeFile) -> Result<(UnwindTable, ElfFile)> {
-    let elf = file.reopen().and_then(ElfFile::open)?;
-    Ok((UnwindTable::read(&elf)?, elf))
-}
-
-/// Remaining memory for unwind tables in the kernel.
-#[derive(Debug)]
-struct RowBudget {
-    rows: usize,
-    /// Whether the user was informed that it is used up.
-    is_reported: bool,
-}
-
-impl RowBudget {
-    /// Reserves memory for rows. If too little is left, returns `false`, the first time with a message.
-    fn take(&mut self, rows: usize) -> bool {
-        if let Some(left) = self.rows.checked_sub(rows) {
-            self.rows = left;
-            return true;
-        }
-        if !self.is_reported {
-            self.is_reported = true;
-            log::warn!(
-                "reached the limit of {} MiB for unwind tables: falling back to frame pointers for \
-                 stacks of further files",
-                (MAX_ALL_ROWS * size_of::<Row>()) >> 20
-            );
-        }
-        false
-    }
-
-    fn release(&mut self, rows: usize) {
-        self.rows = self.rows.saturating_add(rows).min(MAX_ALL_ROWS);
-    }
 }
 
 impl Walker {
@@ -272,7 +250,7 @@ impl Walker {
             free: Vec::new(),
             filled: Vec::new(),
             handed_over: HashMap::new(),
-            free_memory: RowBudget { rows: MAX_ALL_ROWS, is_reported: false },
+            memory: TableMemory::new(MAX_TABLES as usize),
             keeps_rows: false,
         })
     }
@@ -285,10 +263,8 @@ impl Walker {
 
     /// Returns the data of a process as the kernel side has them.
     pub fn walk_data(&self, key: u64) -> Option<WalkData<'_>> {
-        let mappings = self.handed_over.get(&key)?;
-        let loaded = self.files.values().filter_map(|(_, loaded)| loaded.as_ref());
-        let tables = loaded.map(|loaded| (loaded.index, &*loaded.copied_rows)).collect();
-        Some(WalkData { mappings, tables })
+        let mappings = &self.handed_over.get(&key)?.entries;
+        Some(WalkData::new(mappings, self.files.values().filter_map(|(_, state)| state.loaded())))
     }
 
     /// Sets a JVM's layout. It is handed over together with the process's mappings, which the caller sets next.
@@ -303,44 +279,68 @@ impl Walker {
     }
 
     /// Sets the current mappings of a process. Code of files that have no unwind table, or an invalid one, is walked by
-    /// frame pointers.
+    /// frame pointers. The same applies to files whose tables exceed the share of the process's tenant; a later call
+    /// tries again.
     ///
     /// # Errors
     /// [`Error::Bpf`].
     pub(crate) fn set_mappings(&mut self, key: u64, maps: &CodeMaps) -> Result<()> {
+        let tenant = maps.tenant();
         let mut entries = vec![MappingEntry::default()];
+        let mut missing = HashSet::new();
         for mapping in maps.iter().take(MAX_MAPPINGS) {
             let Some(file) = &mapping.file else { continue };
-            let table = self.table(file, &mapping.module)?;
-            entries.extend(table.and_then(|table| table.entry(mapping)));
+            let id = file.as_raw_fd();
+            if missing.contains(&id) {
+                continue;
+            }
+            if self.load_table(file, &mapping.module, tenant)? {
+                let table = self.files.get(&id).and_then(|(_, state)| state.loaded());
+                entries.extend(table.and_then(|table| table.entry(mapping)));
+            } else {
+                missing.insert(id);
+            }
         }
+        let mut incomplete = (!missing.is_empty()).then(Instant::now);
         entries[0].start = entries.len() as u64 - 1;
         let jvm = self.pending.get(&key).cloned();
-        if jvm.is_none() && self.handed_over.get(&key) == Some(&entries) {
+        if let Some(handed_over) = self.handed_over.get_mut(&key)
+            && jvm.is_none()
+            && handed_over.entries == entries
+        {
+            handed_over.incomplete = incomplete;
             return Ok(());
         }
-        let inner = inner_map("mappings", size_of::<MappingEntry>(), entries.len())?;
-        entries[0].bias = stamp();
-        fill(&inner, &entries)?;
-        // The stamp is not part of the comparison above, nor of the copy kept here.
-        entries[0].bias = 0;
+        let size = map_size::<MappingEntry>(entries.len()) + size_of_val(&*entries);
+        let memory = self.memory.reserve(tenant, size).unwrap_or_else(|| {
+            limited::add("mappings", tenant, entries[0].start);
+            entries = vec![MappingEntry::default()];
+            incomplete = Some(Instant::now());
+            Reservation::default()
+        });
+        let inner = mappings_map(&entries)?;
         let tables = std::mem::take(&mut self.filled);
         let sent: Vec<_> = tables.iter().map(|(index, _)| *index).collect();
         let job = Job::Insert { tables, key, mappings: inner, jvm };
         self.map_writer.send(job).inspect_err(|_| self.unload(&sent))?;
         self.pending.remove(&key);
-        self.handed_over.insert(key, entries);
+        self.handed_over.insert(key, HandedOver::new(tenant, entries, memory, incomplete));
         Ok(())
+    }
+
+    /// Returns whether the mappings of a process should be set again, although they have not changed, because tables are
+    /// missing.
+    pub(crate) fn is_incomplete(&self, key: u64) -> bool {
+        let last_attempt =
+            self.handed_over.get(&key).and_then(|handed_over| handed_over.incomplete);
+        last_attempt.is_some_and(|at| at.elapsed() >= RETRY_INTERVAL)
     }
 
     /// Forgets tables that the kernel side did not get. Their files are loaded again when they are used again.
     fn unload(&mut self, tables: &[u32]) {
         let is_lost = |loaded: &Loaded| tables.contains(&loaded.index);
-        let lost = self.files.extract_if(|_, (_, loaded)| loaded.as_ref().is_some_and(is_lost));
-        for loaded in lost.filter_map(|(_, (_, loaded))| loaded) {
-            self.free_memory.release(loaded.rows as usize);
-            self.free.push(loaded.index);
-        }
+        let lost = self.files.extract_if(|_, (_, state)| state.loaded().is_some_and(is_lost));
+        self.free.extend(lost.filter_map(|(_, (_, state))| state.loaded().map(|l| l.index)));
     }
 
     /// Removes the data of a process that has ended.
@@ -358,73 +358,166 @@ impl Walker {
         }
     }
 
-    /// Frees the tables of files that no process has mapped for a while.
+    /// Frees the tables of files that no process has mapped for a while, and those that exceed a tenant's share while
+    /// another tenant is short of memory.
     pub(crate) fn free_unused(&mut self, now: Instant) {
         let used = self.used();
         let unused = self.idle.release(&mut self.files, used, now);
         if !unused.is_empty() {
             self.free(unused);
         }
+        let unpaid = self.settle_payments(now);
+        if !unpaid.is_empty() {
+            self.drop_tables(&unpaid, now);
+        }
+        self.memory.end_pauses(now);
     }
 
     /// Returns the files that are in use: mapped by a process, or with more than `HOLDERS` references.
     fn used(&self) -> Vec<i32> {
-        let handed_over =
-            self.handed_over.values().flat_map(|handed_over| handed_over.iter().skip(1));
-        let handed_over: HashSet<u32> = handed_over.map(|mapping| mapping.table).collect();
+        let handed_over = self.handed_over.values().flat_map(|of| of.tables.iter().copied());
+        let handed_over: HashSet<u32> = handed_over.collect();
         /// Number of references that do not mean use: one in this walker, and one in the list of all files.
         const HOLDERS: usize = 2;
-        let is_used = |(file, loaded): &(Arc<CodeFile>, Option<Loaded>)| {
+        let is_used = |(file, state): &(Arc<CodeFile>, TableState)| {
             Arc::strong_count(file) > HOLDERS
-                || loaded.as_ref().is_some_and(|loaded| handed_over.contains(&loaded.index))
+                || state.loaded().is_some_and(|loaded| handed_over.contains(&loaded.index))
         };
         self.files.iter().filter(|(_, file)| is_used(file)).map(|(&id, _)| id).collect()
     }
 
-    fn free(&mut self, files: Vec<(Arc<CodeFile>, Option<Loaded>)>) {
-        let mut free = Vec::new();
-        for loaded in files.into_iter().filter_map(|(_, loaded)| loaded) {
-            self.free_memory.release(loaded.rows as usize);
-            free.push(loaded.index);
-        }
-        if self.map_writer.send(Job::Free { tables: free.clone() }).is_ok() {
-            self.free.extend(free);
+    fn free(&mut self, files: Vec<(Arc<CodeFile>, TableState)>) {
+        let indexes = files.iter().filter_map(|(_, state)| state.loaded().map(|l| l.index));
+        let tables: Vec<_> = indexes.collect();
+        self.filled.retain(|(index, _)| !tables.contains(index));
+        if self.map_writer.send(Job::Free { tables: tables.clone() }).is_ok() {
+            self.free.extend(tables);
         }
     }
 
-    fn table(&mut self, file: &Arc<CodeFile>, name: &str) -> Result<Option<&Loaded>> {
-        let id = file.as_raw_fd();
-        if !self.files.contains_key(&id) {
-            let table = read_table(file);
-            if table.as_ref().is_err_and(ran_out) {
-                // Out of file descriptors: the next call tries again.
-                return Ok(None);
-            }
-            let ignored = |why: &str| {
-                log::debug!("falling back to frame pointers for stacks through {name}: {why}");
-                None
-            };
-            let loaded = match table {
-                Ok((table, _)) if table.rows().is_empty() => ignored("it has no unwind table"),
-                Ok((table, _)) if !self.free_memory.take(table.rows().len()) => None,
-                Ok((table, elf)) => {
-                    let loaded = match self.unused_index() {
-                        Some(index) => self
-                            .load(index, &table, elf.into_segments())
-                            .inspect_err(|_| self.free.push(index))
-                            .map(Some),
-                        None => Ok(ignored("there are too many unwind tables")),
-                    };
-                    if !matches!(loaded, Ok(Some(_))) {
-                        self.free_memory.release(table.rows().len());
-                    }
-                    loaded?
-                }
-                Err(error) => ignored(&error.to_string()),
-            };
-            self.files.insert(id, (Arc::clone(file), loaded));
+    /// Makes tenants pay for the tables that their processes use, within their shares. Returns the files whose tables
+    /// no tenant can pay for.
+    fn settle_payments(&mut self, now: Instant) -> Vec<i32> {
+        let mut users: HashMap<u32, Vec<&Arc<str>>> = HashMap::new();
+        for of in self.handed_over.values() {
+            of.tables.iter().for_each(|&table| users.entry(table).or_default().push(&of.tenant));
         }
-        Ok(self.files.get(&id).and_then(|(_, loaded)| loaded.as_ref()))
+        let users = |loaded: &Loaded| users.get(&loaded.index).map_or(&[][..], Vec::as_slice);
+        let mut unpaid = Vec::new();
+        let mut payers: HashSet<Arc<str>> = HashSet::new();
+        let mut needs: HashMap<Arc<str>, usize> = HashMap::new();
+        for (&id, (_, state)) in &mut self.files {
+            match state {
+                TableState::Loaded(loaded) => {
+                    let users = users(loaded);
+                    if users.is_empty() || users.contains(&loaded.payment.tenant()) {
+                        payers.insert(Arc::clone(loaded.payment.tenant()));
+                    } else if !self.memory.hand_on(&mut loaded.payment, users.iter().copied()) {
+                        unpaid.push(id);
+                    }
+                }
+                TableState::Missing { tenant, need } => {
+                    let most = needs.entry(Arc::clone(tenant)).or_default();
+                    *most = (*most).max(*need);
+                }
+                TableState::Unusable => {}
+            }
+        }
+        for (tenant, need) in needs {
+            self.memory.report_need(&tenant, need);
+        }
+        for tenant in payers {
+            let (mut bytes, mut tables) = self.memory.excess(&tenant);
+            if (bytes, tables) == (0, 0) {
+                continue;
+            }
+            self.memory.pause(&tenant, now);
+            let own = self.files.iter().filter_map(|(&id, (_, state))| Some((id, state.loaded()?)));
+            let own = own.filter(|(_, loaded)| *loaded.payment.tenant() == tenant);
+            // The least used tables first, and of those the largest ones.
+            let order = |loaded: &Loaded| (users(loaded).len(), Reverse(loaded.payment.bytes()));
+            let mut own: Vec<_> = own.map(|(id, loaded)| (order(loaded), id)).collect();
+            own.sort_unstable();
+            for (_, id) in own {
+                let Some((_, TableState::Loaded(loaded))) = self.files.get_mut(&id) else {
+                    continue;
+                };
+                if (bytes, tables) == (0, 0) {
+                    break;
+                }
+                bytes = bytes.saturating_sub(loaded.payment.bytes());
+                tables = tables.saturating_sub(1);
+                let users = users(loaded).iter().copied();
+                if !self.memory.hand_on(&mut loaded.payment, users) {
+                    unpaid.push(id);
+                }
+            }
+        }
+        unpaid
+    }
+
+    /// Drops tables that are in use. Until they are loaded again, the stacks through these files are walked by frame
+    /// pointers.
+    fn drop_tables(&mut self, files: &[i32], now: Instant) {
+        let mut dropped = HashSet::new();
+        for id in files {
+            let Some((_, state)) = self.files.get_mut(id) else { continue };
+            let TableState::Loaded(loaded) = state else { continue };
+            let (index, need) = (loaded.index, loaded.payment.need());
+            let tenant = Arc::clone(loaded.payment.tenant());
+            limited::add("unwind", &tenant, 1);
+            dropped.insert(index);
+            *state = TableState::Missing { tenant, need };
+        }
+        self.filled.retain(|(index, _)| !dropped.contains(index));
+        let mut is_done = true;
+        for (&key, handed_over) in &mut self.handed_over {
+            if !handed_over.remove(&dropped, now) {
+                continue;
+            }
+            let send = |mappings| {
+                self.map_writer.send(Job::Insert { tables: Vec::new(), key, mappings, jvm: None })
+            };
+            if let Err(error) = mappings_map(&handed_over.entries).and_then(send) {
+                log::debug!("cannot update the mappings of process {key}: {error}");
+                is_done = false;
+            }
+        }
+        let tables: Vec<_> = dropped.into_iter().collect();
+        // If mappings still refer to a table, its index must not be used again.
+        if self.map_writer.send(Job::Free { tables: tables.clone() }).is_ok() && is_done {
+            self.free.extend(tables);
+        }
+    }
+
+    /// Loads the table of a file at the expense of a tenant, unless it is loaded. Returns `false` if this has to be
+    /// tried again.
+    fn load_table(
+        &mut self,
+        file: &Arc<CodeFile>,
+        module: &str,
+        tenant: &Arc<str>,
+    ) -> Result<bool> {
+        let id = file.as_raw_fd();
+        let need = match self.files.get(&id) {
+            Some((_, TableState::Loaded(_) | TableState::Unusable)) => return Ok(true),
+            Some((_, state)) => state.need(),
+            None => 0,
+        };
+        let size = if self.keeps_rows { in_both } else { in_kernel };
+        let state = match self.memory.read(file, module, tenant, need, size) {
+            Reading::Later => return Ok(false),
+            Reading::Nothing => TableState::Unusable,
+            Reading::Short(need) => TableState::Missing { tenant: Arc::clone(tenant), need },
+            Reading::Table { table, segments, payment, transient: _held } => {
+                let Some(index) = self.unused_index() else { return Ok(false) };
+                let loaded = self.load(index, &table, segments, payment);
+                TableState::Loaded(loaded.inspect_err(|_| self.free.push(index))?)
+            }
+        };
+        let is_final = !matches!(state, TableState::Missing { .. });
+        self.files.insert(id, (Arc::clone(file), state));
+        Ok(is_final)
     }
 
     /// Returns an unused index for a table.
@@ -436,14 +529,29 @@ impl Walker {
         })
     }
 
-    fn load(&mut self, index: u32, table: &UnwindTable, segments: Segments) -> Result<Loaded> {
+    fn load(
+        &mut self,
+        index: u32,
+        table: &UnwindTable,
+        segments: Segments,
+        payment: Payment,
+    ) -> Result<Loaded> {
         let rows = table.rows();
         let inner = inner_map("rows", size_of::<Row>(), rows.len())?;
         fill(&inner, rows)?;
         self.filled.push((index, inner));
         let copied_rows = if self.keeps_rows { rows.to_vec() } else { Vec::new() };
-        Ok(Loaded::new(index, table, copied_rows, segments))
+        Ok(Loaded::new(index, table, copied_rows, segments, payment))
     }
+}
+
+/// Creates the map with the mappings of a process. The first entry also holds a stamp, which no caller compares.
+fn mappings_map(entries: &[MappingEntry]) -> Result<MapHandle> {
+    let inner = inner_map("mappings", size_of::<MappingEntry>(), entries.len())?;
+    let mut entries = entries.to_vec();
+    entries[0].bias = stamp();
+    fill(&inner, &entries)?;
+    Ok(inner)
 }
 
 fn inner_map(name: &str, value: usize, entries: usize) -> Result<MapHandle> {
@@ -497,15 +605,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn total_rows_of_all_unwind_tables_are_limited() {
-        let mut free_memory = RowBudget { rows: MAX_ALL_ROWS, is_reported: false };
-        assert!(free_memory.take(MAX_ALL_ROWS - 10) && free_memory.take(10) && free_memory.take(0));
-        assert!(!free_memory.is_reported);
-        assert!(!free_memory.take(1));
-        assert!(free_memory.is_reported);
-        free_memory.release(10);
-        assert!(!free_memory.take(11) && free_memory.take(10));
-        free_memory.release(usize::MAX);
-        assert_eq!(free_memory.rows, MAX_ALL_ROWS);
+    fn mappings_of_dropped_tables_are_removed() {
+        let entry = |start, table| MappingEntry { start, table, ..MappingEntry::default() };
+        let entries = vec![entry(3, 0), entry(0x1000, 7), entry(0x2000, 0), entry(0x3000, 7)];
+        let memory = Reservation::default();
+        let mut of = HandedOver::new(&"a".into(), entries, memory, None);
+        assert_eq!(of.tables, [0, 7]);
+        let now = Instant::now();
+        assert!(!of.remove(&HashSet::from([5]), now) && of.incomplete.is_none());
+        assert!(of.remove(&HashSet::from([7, 5]), now));
+        assert_eq!(of.entries, [entry(1, 0), entry(0x2000, 0)]);
+        assert_eq!((of.tables, of.incomplete), (vec![0], Some(now)));
     }
 }

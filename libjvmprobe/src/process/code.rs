@@ -24,12 +24,26 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::{
     Addr, FileOffset, Pid, Result,
     elf::ElfFile,
-    process::{FileId, Process, libjvm, maps, memory::Memory, root::Root},
-    sys::{Idle, descriptors::ran_out},
+    process::{FileId, Process, cgroup, libjvm, maps, memory::Memory, root::Root},
+    sys::{
+        Idle,
+        budget::{Budget, Reservation, Share},
+        descriptors::{self, ran_out},
+        limited,
+    },
 };
 
-/// Maximum number of mappings kept per process, above the kernel's default limit (65,530).
-const MAX_MAPPINGS: usize = 100_000;
+/// Maximum number of executable mappings kept per process; a large JVM has 500. Code beyond has no names and no unwind
+/// tables.
+pub(crate) const MAX_MAPPINGS: usize = 8191;
+/// Maximum number of files kept open per process; a large JVM maps 400. Functions of other files are shown by the file's
+/// name.
+const MAX_FILES: usize = 512;
+/// Files are opened within this time whenever the mappings are read, but at least `MIN_OPENED` files if this takes no
+/// longer than `MAX_OPENING`. The next read opens the others.
+const OPENING: Duration = Duration::from_millis(50);
+const MIN_OPENED: usize = 64;
+const MAX_OPENING: Duration = Duration::from_secs(1);
 
 /// An open file that contains code.
 #[derive(Debug)]
@@ -37,24 +51,30 @@ pub struct CodeFile {
     file: File,
     /// A separate file with the symbols, if `file` has none.
     symbols: Option<File>,
+    /// Share of the limit of open files.
+    _place: Reservation,
 }
 
 impl CodeFile {
     #[cfg(test)]
     pub(crate) fn new(file: File) -> Self {
-        Self { file, symbols: None }
+        Self { file, symbols: None, _place: Reservation::default() }
     }
 
     /// Makes a code file with symbols only from sources that no target controls.
     pub(super) fn with_installed_symbols(file: File) -> Self {
+        Self::in_place(file, Reservation::default())
+    }
+
+    fn in_place(file: File, place: Reservation) -> Self {
         let elf = file.try_clone().ok().and_then(|file| ElfFile::open(file).ok());
         let symbols = elf.filter(|elf| !elf.has_symbols()).and_then(|elf| elf.installed_symbols());
-        Self { file, symbols }
+        Self { file, symbols, _place: place }
     }
 
     /// Returns the same file with the debug file in the root of process `pid`, and that debug file's identity. `None`
     /// if this file has symbols or there is no debug file.
-    fn in_root_of(&self, pid: Pid) -> Option<(Self, DebugFile)> {
+    fn in_root_of(&self, pid: Pid, place: Reservation) -> Option<(Self, DebugFile)> {
         if self.symbols.is_some() {
             return None;
         }
@@ -66,7 +86,7 @@ impl CodeFile {
         let symbols = elf.symbols_in(|path| root.file(path))?;
         let meta = symbols.metadata().ok()?;
         let file = self.reopen().ok()?;
-        Some((Self { file, symbols: Some(symbols) }, (meta.dev(), meta.ino())))
+        Some((Self { file, symbols: Some(symbols), _place: place }, (meta.dev(), meta.ino())))
     }
 
     /// Returns another file with the symbols, if this file has no symbol table: a separate file of the same
@@ -124,11 +144,51 @@ struct Opened {
     /// The same files by their identity below an overlay.
     by_id: HashMap<FileId, Weak<CodeFile>>,
     idle: Idle<CacheKey>,
+    /// Number of files at which those that no process maps any more are closed: twice the number that was left the last
+    /// time, so that opening `n` files takes time proportional to `n`.
+    next_sweep: usize,
+    /// Places for open files.
+    places: Budget,
 }
 
-/// If the cache contains this number of files, the files that no process maps any more are closed before
-/// another one is added. A JVM maps about fifteen files.
+/// If the cache contains fewer files than this, unused files are closed after the idle timeout only. A JVM maps about
+/// fifteen files.
 const MANY_FILES: usize = 64;
+
+/// Result of an attempt to open a mapped file.
+enum Opening {
+    /// The file; `None` if it cannot be opened.
+    Done(Option<Arc<CodeFile>>),
+    /// The tenant's share of open files is used up.
+    Refused,
+    /// Too many files are open.
+    Later,
+}
+
+/// Limits the files that one process has open, and the time for opening them.
+struct Pass {
+    begin: Instant,
+    opened: usize,
+    /// Files of the process that are open.
+    open: HashSet<FileNumber>,
+}
+
+impl Pass {
+    fn new(open: HashSet<FileNumber>) -> Self {
+        Self { begin: Instant::now(), opened: 0, open }
+    }
+
+    /// Returns whether the process may have this file open, too.
+    fn allows(&self, file: FileNumber) -> bool {
+        self.open.len() < MAX_FILES || self.open.contains(&file)
+    }
+
+    /// Returns whether there is time to open another file.
+    fn has_time(&self) -> bool {
+        let elapsed = self.begin.elapsed();
+        elapsed < OPENING || self.opened < MIN_OPENED && elapsed < MAX_OPENING
+    }
+}
 
 /// An executable mapping.
 #[derive(Clone, Debug)]
@@ -158,6 +218,31 @@ type DebugFile = (u64, u64);
 type CacheKey = (FileNumber, Option<DebugFile>);
 
 impl Mapping {
+    /// Makes a mapping whose file is not open.
+    fn new(map: &MemoryMap) -> Self {
+        Self {
+            start: Addr(map.address.0),
+            end: Addr(map.address.1),
+            offset: FileOffset(map.offset),
+            module: module_name(&map.pathname),
+            file: None,
+            id: (map.dev.0, map.dev.1, map.inode),
+            is_tried: false,
+        }
+    }
+
+    /// Returns whether this is the same mapping. A different library of the same size and name may have replaced an
+    /// earlier one.
+    fn is_same(&self, other: &Self) -> bool {
+        (self.end, self.offset, self.id) == (other.end, other.offset, other.id)
+            && self.module == other.module
+    }
+
+    /// Returns the memory that it takes in the list of a process and in one copy of this list, in bytes.
+    fn size(&self) -> usize {
+        2 * (2 * size_of::<Self>() + self.module.len())
+    }
+
     /// Returns the file offset of an address in this mapping.
     pub(crate) fn file_offset(&self, addr: Addr) -> FileOffset {
         FileOffset(addr.0.wrapping_sub(self.start.0).wrapping_add(self.offset.0))
@@ -182,6 +267,9 @@ impl RereadLimit {
     /// Initial minimum time between two re-reads. Each time that an address is still unmapped after a re-read, the
     /// minimum time doubles, up to `max_interval`.
     const MIN_INTERVAL: Duration = Duration::from_millis(10);
+    /// Minimum time between two re-reads, as a multiple of the time that a re-read takes. A process that has many
+    /// mappings is read less often.
+    const PAUSE_FACTOR: u32 = 10;
 
     pub(crate) fn new(max_interval: Duration) -> Self {
         Self { next: None, interval: Self::MIN_INTERVAL, max_interval }
@@ -192,25 +280,64 @@ impl RereadLimit {
         self.next.is_none_or(|next| now >= next)
     }
 
-    /// Counts a re-read. `is_unmapped`: an address is still unmapped.
-    pub(crate) fn add(&mut self, now: Instant, is_unmapped: bool) {
+    /// Counts a re-read that ended at `now` and took `duration`. `is_unmapped`: an address is still unmapped.
+    pub(crate) fn add(&mut self, now: Instant, duration: Duration, is_unmapped: bool) {
         self.interval = match is_unmapped {
             true => (self.interval * 2).min(self.max_interval),
             false => Self::MIN_INTERVAL,
         };
-        self.next = Some(now + self.interval);
+        self.next = Some(now + self.interval.max(duration * Self::PAUSE_FACTOR));
     }
 }
 
-/// Executable mappings of a process, present and past.
-#[derive(Clone, Debug, Default)]
+/// Executable mappings of a process, present and past. Clones share the reservation of memory.
+#[derive(Clone, Debug)]
 pub struct CodeMaps {
     maps: BTreeMap<Addr, Mapping>,
     version: u64,
+    /// The process's tenant, once its mappings were read.
+    tenant: Arc<str>,
+    memory: Arc<Mutex<Reservation>>,
+    /// Size of the mappings in bytes.
+    size: usize,
+    /// Whether files remain to be opened that the process may have open.
+    is_incomplete: bool,
+    /// Number of present mappings, and of files, that were left out by the last read.
+    left_out: LeftOut,
+}
+
+impl Default for CodeMaps {
+    fn default() -> Self {
+        Self {
+            maps: BTreeMap::new(),
+            version: 0,
+            tenant: "".into(),
+            memory: Arc::default(),
+            size: 0,
+            is_incomplete: false,
+            left_out: LeftOut::default(),
+        }
+    }
+}
+
+/// Numbers of things that were left out.
+#[derive(Clone, Copy, Debug, Default)]
+struct LeftOut {
+    mappings: usize,
+    files: usize,
+}
+
+impl LeftOut {
+    /// Counts what was not left out before.
+    fn report(self, before: Self, tenant: &Arc<str>) {
+        let more = |now: usize, before: usize| now.saturating_sub(before) as u64;
+        limited::add("mappings", tenant, more(self.mappings, before.mappings));
+        limited::add("files", tenant, more(self.files, before.files));
+    }
 }
 
 impl CodeMaps {
-    /// Makes the list from mappings that do not change: addresses, file offset, path, and the open file.
+    /// Makes the list of a core file from mappings that do not change: addresses, file offset, path, and the open file.
     pub(super) fn of(
         mappings: impl Iterator<Item = (Range<Addr>, FileOffset, MMapPath, Arc<CodeFile>)>,
     ) -> Self {
@@ -219,45 +346,160 @@ impl CodeMaps {
             let (module, file, id) = (module_name(&path), Some(file), FileNumber::default());
             (start, Mapping { start, end, offset, module, file, id, is_tried: true })
         };
-        Self { maps: mappings.take(MAX_MAPPINGS).map(mapping).collect(), version: 1 }
+        let maps = mappings.take(MAX_MAPPINGS).map(mapping).collect();
+        Self { maps, version: 1, tenant: "core file".into(), ..Self::default() }
+    }
+
+    /// Returns the tenant of the process.
+    pub(crate) fn tenant(&self) -> &Arc<str> {
+        &self.tenant
+    }
+
+    /// Returns whether another [`refresh`](Self::refresh) would open more files.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.is_incomplete
     }
 
     /// Reads the mappings of a process again. Mappings that have disappeared are kept, because earlier
-    /// samples may contain their addresses.
+    /// samples may contain their addresses, unless there are too many mappings or files. The time for opening files is
+    /// limited; [`is_incomplete`](Self::is_incomplete) returns whether the next call opens more.
     ///
     /// # Errors
     /// Returns an error if the process has ended or is hidden; the known mappings stay.
     pub fn refresh(&mut self, pid: Pid, files: &FileCache) -> Result<()> {
         // `ran_out` warns the user once if too many files are open. The callers do not report this error,
         // because they can continue with the mappings that are known.
-        let maps = maps::of(pid, maps::is_code).inspect_err(|error| _ = ran_out(error))?;
+        let (maps, omitted) = maps::first_of(pid, MAX_MAPPINGS, maps::is_code)
+            .inspect_err(|error| _ = ran_out(error))?;
+        if self.tenant.is_empty() {
+            self.tenant = cgroup::tenant_of(pid);
+            *self.lock_memory() = Reservation::within(&Budget::of_process().share(&self.tenant));
+        }
         let mut files = files.opened();
-        for map in maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE)) {
-            let (start, end) = (Addr(map.address.0), Addr(map.address.1));
-            let module = module_name(&map.pathname);
-            let offset = FileOffset(map.offset);
-            let id = (map.dev.0, map.dev.1, map.inode);
-            // A different library of the same size and name may have replaced an earlier one.
-            let is_same = |known: &Mapping| {
-                (known.end, known.offset, known.id) == (end, offset, id) && known.module == module
-            };
-            // A file that could not be opened for lack of descriptors is tried again.
-            if self.maps.get(&start).is_some_and(|known| is_same(known) && known.is_tried) {
-                continue;
+        let places = files.places.share(&self.tenant);
+        self.close_excess(places.excess());
+        let maps = maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE));
+        let (known, new): (Vec<_>, Vec<_>) = maps.partition(|map| self.knows(map));
+        let mut left_out = LeftOut { mappings: omitted, files: 0 };
+        self.is_incomplete = false;
+        if !new.is_empty() {
+            let mut open = self.open_files();
+            let is_full = self.maps.len() + new.len() > MAX_MAPPINGS;
+            if is_full || open.len() + new.len() > MAX_FILES {
+                self.drop_past(known.iter().chain(&new).copied());
+                open = self.open_files();
             }
-            if self.maps.len() >= MAX_MAPPINGS {
-                break;
+            let mut pass = Pass::new(open);
+            for map in new {
+                self.add(pid, map, &mut files, &places, &mut pass, &mut left_out);
             }
-            let file = files.open(pid, map);
-            let is_tried = files.was_tried(map);
-            let overlapping = self.maps.range(..end).rev().take_while(|(_, m)| m.end > start);
-            for old in overlapping.map(|(&at, _)| at).collect::<Vec<_>>() {
-                self.maps.remove(&old);
+        }
+        left_out.report(self.left_out, &self.tenant);
+        self.left_out = left_out;
+        Ok(())
+    }
+
+    /// Adds a mapping, or tries again to open the file of one.
+    fn add(
+        &mut self,
+        pid: Pid,
+        map: &MemoryMap,
+        files: &mut Opened,
+        places: &Share,
+        pass: &mut Pass,
+        left_out: &mut LeftOut,
+    ) {
+        let mut mapping = Mapping::new(map);
+        if file_key(map).is_some() {
+            if !pass.allows(mapping.id) {
+                left_out.files += 1;
+            } else if !pass.has_time() {
+                self.is_incomplete = true;
+            } else {
+                pass.opened += 1;
+                match files.open(pid, map, places) {
+                    Opening::Done(file) => (mapping.file, mapping.is_tried) = (file, true),
+                    Opening::Refused => left_out.files += 1,
+                    Opening::Later => {}
+                }
             }
-            self.maps.insert(start, Mapping { start, end, offset, module, file, id, is_tried });
+        } else {
+            mapping.is_tried = true;
+        }
+        let (start, end) = (mapping.start, mapping.end);
+        if let Some(known) = self.maps.get_mut(&start).filter(|known| known.is_same(&mapping)) {
+            let has_changed = mapping.file.is_some();
+            known.is_tried = mapping.is_tried;
+            if has_changed {
+                pass.open.insert(mapping.id);
+                known.file = mapping.file;
+                self.version += 1;
+            }
+            return;
+        }
+        let overlapping = self.maps.range(..end).rev().take_while(|(_, m)| m.end > start);
+        for old in overlapping.map(|(&at, _)| at).collect::<Vec<_>>() {
+            self.remove(old);
+        }
+        if self.maps.len() >= MAX_MAPPINGS || !self.reserve(mapping.size()) {
+            left_out.mappings += 1;
+            return;
+        }
+        if mapping.file.is_some() {
+            pass.open.insert(mapping.id);
+        }
+        self.maps.insert(start, mapping);
+        self.version += 1;
+    }
+
+    /// Returns whether a mapping is known, with its file if that can be opened.
+    fn knows(&self, map: &MemoryMap) -> bool {
+        let known = self.maps.get(&Addr(map.address.0));
+        known.is_some_and(|known| known.is_tried && known.is_same(&Mapping::new(map)))
+    }
+
+    fn open_files(&self) -> HashSet<FileNumber> {
+        self.maps.values().filter(|map| map.file.is_some()).map(|map| map.id).collect()
+    }
+
+    /// Drops the mappings that have disappeared.
+    fn drop_past<'a>(&mut self, present: impl Iterator<Item = &'a MemoryMap>) {
+        let present: HashSet<_> = present.map(|map| map.address.0).collect();
+        let is_past = |at: &Addr| !present.contains(&at.0);
+        let past: Vec<_> = self.maps.keys().copied().filter(is_past).collect();
+        past.into_iter().for_each(|at| self.remove(at));
+    }
+
+    /// Closes files beyond the tenant's share of open files.
+    fn close_excess(&mut self, excess: usize) {
+        let files: HashSet<_> = self.open_files().into_iter().take(excess).collect();
+        if !files.is_empty() {
+            for mapping in self.maps.values_mut().filter(|mapping| files.contains(&mapping.id)) {
+                (mapping.file, mapping.is_tried) = (None, false);
+            }
             self.version += 1;
         }
-        Ok(())
+    }
+
+    fn remove(&mut self, at: Addr) {
+        if let Some(old) = self.maps.remove(&at) {
+            self.size -= old.size();
+            self.version += 1;
+        }
+    }
+
+    /// Reserves memory of a mapping.
+    fn reserve(&mut self, size: usize) -> bool {
+        let mut memory = self.lock_memory();
+        let more = (self.size + size).saturating_sub(memory.bytes());
+        let is_reserved = more == 0 || memory.reserve(more);
+        drop(memory);
+        self.size += if is_reserved { size } else { 0 };
+        is_reserved
+    }
+
+    fn lock_memory(&self) -> MutexGuard<'_, Reservation> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of changes found so far. It increases whenever the mappings change.
@@ -307,7 +549,13 @@ impl FileCache {
     /// Returns the cache shared by all threads of this process, which examine the same JVMs.
     pub(crate) fn of_this_process() -> Self {
         static ALL: OnceLock<FileCache> = OnceLock::new();
-        ALL.get_or_init(Self::default).clone()
+        /// Each file takes up to four descriptors: for its code, its symbols, and for those who read them.
+        const DESCRIPTORS: usize = 4;
+        let new = || {
+            let places = Budget::of(descriptors::limit() / DESCRIPTORS);
+            Self(Arc::new(Mutex::new(Opened { places, ..Opened::default() })))
+        };
+        ALL.get_or_init(new).clone()
     }
 
     fn opened(&self) -> MutexGuard<'_, Opened> {
@@ -322,18 +570,27 @@ impl FileCache {
 }
 
 impl Opened {
-    /// Opens the file of a mapping. A file that could not be opened because too many were open is tried again.
-    fn open(&mut self, pid: Pid, map: &MemoryMap) -> Option<Arc<CodeFile>> {
-        let number = file_key(map)?;
-        let file = self.open_shared(pid, map, (number, None))?;
-        let Some((with_symbols, debug_file)) = file.in_root_of(pid) else { return Some(file) };
+    /// Opens the file of a mapping at the expense of a tenant.
+    fn open(&mut self, pid: Pid, map: &MemoryMap, places: &Share) -> Opening {
+        let Some(number) = file_key(map) else { return Opening::Done(None) };
+        let shared = self.open_shared(pid, map, (number, None), places);
+        let Opening::Done(Some(file)) = &shared else { return shared };
+        let mut place = Reservation::within(places);
+        if !place.reserve(1) {
+            return shared;
+        }
+        let Some((with_symbols, debug_file)) = file.in_root_of(pid, place) else { return shared };
         let file = self.files.entry((number, Some(debug_file)));
-        file.or_insert_with(|| Some(Arc::new(with_symbols))).clone()
+        Opening::Done(file.or_insert_with(|| Some(Arc::new(with_symbols))).clone())
     }
 
-    fn open_shared(&mut self, pid: Pid, map: &MemoryMap, key: CacheKey) -> Option<Arc<CodeFile>> {
+    fn open_shared(&mut self, pid: Pid, map: &MemoryMap, key: CacheKey, places: &Share) -> Opening {
         if let Some(file) = self.files.get(&key) {
-            return file.clone();
+            return Opening::Done(file.clone());
+        }
+        let mut place = Reservation::within(places);
+        if !place.reserve(1) {
+            return Opening::Refused;
         }
         let opened = match &map.pathname {
             MMapPath::Path(path) => libjvm::open_mapped(pid, map, path),
@@ -342,15 +599,17 @@ impl Opened {
             }),
         };
         if opened.as_ref().is_err_and(ran_out) {
-            return None;
+            return Opening::Later;
         }
-        if self.files.len() >= MANY_FILES {
+        if self.files.len() >= self.next_sweep.max(MANY_FILES) {
             // Failed attempts are removed, too, because their inode numbers may belong to other files by now.
             let used = self.used();
             self.files.retain(|key, _| used.contains(key));
+            self.by_id.retain(|_, file| file.strong_count() > 0);
+            self.next_sweep = 2 * self.files.len();
         }
         let file = match opened {
-            Ok(file) => Some(self.share(file, map)),
+            Ok(file) => Some(self.share(file, map, place)),
             Err(error) => {
                 let name = module_name(&map.pathname);
                 log::debug!(
@@ -360,18 +619,17 @@ impl Opened {
             }
         };
         self.files.insert(key, file.clone());
-        file
+        Opening::Done(file)
     }
 
     /// Returns the cached file that is the same as `file` below an overlay. If there is none, returns a new
     /// [`CodeFile`] for `file`.
-    fn share(&mut self, file: File, map: &MemoryMap) -> Arc<CodeFile> {
+    fn share(&mut self, file: File, map: &MemoryMap, place: Reservation) -> Arc<CodeFile> {
         let id = FileId::of(&file, Some((libjvm::device(map.dev), map.inode))).ok();
         if let Some(known) = id.and_then(|id| self.by_id.get(&id)?.upgrade()) {
             return known;
         }
-        let file = Arc::new(CodeFile::with_installed_symbols(file));
-        self.by_id.retain(|_, file| file.strong_count() > 0);
+        let file = Arc::new(CodeFile::in_place(file, place));
         self.by_id.extend(id.map(|id| (id, Arc::downgrade(&file))));
         file
     }
@@ -379,7 +637,9 @@ impl Opened {
     fn close_unused(&mut self, now: Instant) {
         let mut kept = self.used();
         kept.extend(self.files.iter().filter(|(_, file)| file.is_none()).map(|(&key, _)| key));
-        self.idle.release(&mut self.files, kept, now);
+        if !self.idle.release(&mut self.files, kept, now).is_empty() {
+            self.by_id.retain(|_, file| file.strong_count() > 0);
+        }
     }
 
     /// Returns the keys of the files that are used outside of the cache. Several keys of the cache may refer
@@ -392,12 +652,6 @@ impl Opened {
         let is_used = |file: &Arc<CodeFile>| Arc::strong_count(file) > held[&Arc::as_ptr(file)];
         let used = self.files.iter().filter(|(_, file)| file.as_ref().is_some_and(is_used));
         used.map(|(&key, _)| key).collect()
-    }
-
-    /// Returns `true` if no further attempt to open the mapping's file is needed after [`Self::open`]: the mapping has
-    /// no file, the file was opened, or it could not be opened for a reason other than a lack of descriptors.
-    fn was_tried(&self, map: &MemoryMap) -> bool {
-        file_key(map).is_none_or(|number| self.files.contains_key(&(number, None)))
     }
 }
 
@@ -439,12 +693,15 @@ mod tests {
         let (mut limit, now) = (RereadLimit::new(Duration::from_secs(1)), Instant::now());
         let after = |milliseconds| now + Duration::from_millis(milliseconds);
         assert!(limit.allows(now));
-        limit.add(now, true);
+        let short = Duration::from_micros(10);
+        limit.add(now, short, true);
         assert!(!limit.allows(after(19)) && limit.allows(after(20)));
-        (0..10).for_each(|_| limit.add(now, true));
+        (0..10).for_each(|_| limit.add(now, short, true));
         assert!(!limit.allows(after(999)) && limit.allows(after(1000)));
-        limit.add(now, false);
+        limit.add(now, short, false);
         assert!(!limit.allows(after(9)) && limit.allows(after(10)));
+        limit.add(now, Duration::from_millis(30), false);
+        assert!(!limit.allows(after(299)) && limit.allows(after(300)), "ten times the duration");
     }
 
     #[test]
@@ -538,5 +795,84 @@ mod tests {
         assert_eq!(maps.iter().count(), count);
         assert!(maps.version() > version);
         assert_eq!(first_byte(&maps), b'b');
+    }
+
+    #[test]
+    fn files_beyond_the_limit_are_not_opened_and_cost_no_time() {
+        let mut pass = Pass::new((1..MAX_FILES as u64).map(|inode| (8, 1, inode)).collect());
+        assert!(pass.allows((8, 1, 0)));
+        pass.open.insert((8, 1, 0));
+        assert!(!pass.allows((8, 1, MAX_FILES as u64)) && pass.allows((8, 1, 7)));
+        assert!(pass.has_time());
+        let before = |time| Instant::now().checked_sub(time).unwrap();
+        pass.begin = before(OPENING);
+        assert!(pass.has_time(), "an ordinary JVM's files are opened in one pass");
+        pass.opened = MIN_OPENED;
+        assert!(!pass.has_time());
+        (pass.begin, pass.opened) = (before(MAX_OPENING), 0);
+        assert!(!pass.has_time());
+    }
+
+    #[test]
+    fn files_of_a_tenant_have_a_share_of_all_descriptors() {
+        let pid = Pid(std::process::id());
+        let places = Budget::of(2);
+        let files = FileCache(Arc::new(Mutex::new(Opened { places, ..Opened::default() })));
+        let mut maps = CodeMaps::default();
+        maps.refresh(pid, &files).unwrap();
+        let open = |maps: &CodeMaps| maps.iter().filter(|map| map.file.is_some()).count();
+        assert_eq!((open(&maps), files.opened().places.held()), (1, 1));
+        assert!(maps.left_out.files > 0 && !maps.is_incomplete());
+        let version = maps.version();
+        maps.refresh(pid, &files).unwrap();
+        assert_eq!(maps.version(), version, "failed attempts are no changes");
+        files.opened().places = Budget::of(1000);
+        maps.refresh(pid, &files).unwrap();
+        assert!(open(&maps) > 1 && maps.version() > version);
+        assert_eq!(maps.left_out.files, 0);
+        maps.close_excess(1000);
+        assert_eq!(open(&maps), 0);
+        maps.refresh(pid, &files).unwrap();
+        assert!(open(&maps) > 1);
+    }
+
+    #[test]
+    fn past_mappings_are_dropped_when_there_are_too_many() {
+        let (pid, files, mut maps) =
+            (Pid(std::process::id()), FileCache::default(), CodeMaps::default());
+        maps.refresh(pid, &files).unwrap();
+        let present = maps.iter().count();
+        let sample = maps.iter().next().unwrap().clone();
+        for at in 0..MAX_MAPPINGS as u64 - 2 {
+            let (start, end) = (Addr(at * 16), Addr(at * 16 + 16));
+            let past = Mapping { start, end, file: None, ..sample.clone() };
+            if maps.maps.len() < MAX_MAPPINGS && maps.reserve(past.size()) {
+                maps.maps.insert(start, past);
+            }
+        }
+        assert_eq!(maps.iter().count(), MAX_MAPPINGS);
+        // A mapping that is not known yet needs a place.
+        let own_address = past_mappings_are_dropped_when_there_are_too_many as fn() as usize as u64;
+        let own = maps.find(Addr(own_address)).unwrap().start;
+        maps.remove(own);
+        assert!(maps.reserve(sample.size()));
+        maps.maps.insert(Addr(1 << 40), Mapping { start: Addr(1 << 40), ..sample });
+        maps.refresh(pid, &files).unwrap();
+        assert!(maps.find(Addr(own_address)).is_some());
+        assert!((present..present + 10).contains(&maps.iter().count()));
+        assert_eq!(maps.size, maps.iter().map(Mapping::size).sum::<usize>());
+    }
+
+    #[test]
+    fn memory_of_mappings_is_reserved_until_the_last_copy_is_dropped() {
+        let budget = Budget::of(10_000);
+        let mut maps = CodeMaps::default();
+        maps.memory = Arc::new(Mutex::new(Reservation::within(&budget.share(&"a".into()))));
+        assert!(maps.reserve(3000) && maps.reserve(2000) && !maps.reserve(1));
+        let copy = maps.clone();
+        drop(maps);
+        assert_eq!((budget.held(), copy.size), (5000, 5000));
+        drop(copy);
+        assert_eq!(budget.held(), 0);
     }
 }

@@ -45,8 +45,37 @@ pub(crate) fn of(pid: Pid, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Memo
         }
         Ok(true)
     })?;
+    parse(pid, &kept)
+}
+
+/// Returns the first `max` mappings of a process whose lines `is_wanted` selects, and the number of further ones.
+///
+/// # Errors
+/// Returns the errors of [`of`], but not one for the size of the selected lines.
+pub(crate) fn first_of(
+    pid: Pid,
+    max: usize,
+    is_wanted: impl Fn(&[u8]) -> bool,
+) -> Result<(Vec<MemoryMap>, usize)> {
+    let (mut kept, mut count, mut omitted) = (Vec::new(), 0, 0);
+    for_each_line(pid, |line| {
+        if !is_system_v(line) && is_wanted(line) {
+            if count < max && kept.len() + line.len() <= MAX_KEPT {
+                kept.extend_from_slice(line);
+                count += 1;
+            } else {
+                omitted += 1;
+            }
+        }
+        Ok(true)
+    })?;
+    Ok((parse(pid, &kept)?, omitted))
+}
+
+/// Parses the lines of mappings.
+fn parse(pid: Pid, lines: &[u8]) -> Result<Vec<MemoryMap>> {
     // File names may contain any bytes, and procfs would reject invalid UTF-8.
-    let text = String::from_utf8_lossy(&kept);
+    let text = String::from_utf8_lossy(lines);
     let maps = MemoryMaps::from_read(text.as_bytes()).map_err(|e| proc_error(pid, e))?;
     Ok(maps.0)
 }
@@ -159,6 +188,9 @@ mod tests {
         let own = Pid(std::process::id());
         let all = of(own, |_| true).unwrap().len();
         let code = of(own, is_code).unwrap();
+        let (first, omitted) = first_of(own, 2, is_code).unwrap();
+        assert_eq!((first.len(), omitted), (2, code.len() - 2));
+        assert_eq!(first[1].address, code[1].address);
         assert!(code.len() < all && !code.is_empty());
         use procfs::process::MMPermissions;
         assert!(code.iter().all(|map| map.perms.contains(MMPermissions::EXECUTE)));

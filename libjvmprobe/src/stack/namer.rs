@@ -82,10 +82,18 @@ impl StackNamer {
         files: &mut Files,
         signatures: bool,
     ) -> Result<Self> {
+        /// Number of passes in which the files of a large JVM can be opened.
+        const PASSES: usize = 3;
         let mut maps = CodeMaps::default();
-        if let Err(error) = maps.refresh(pid, &files.mapped) {
-            // The process has ended meanwhile, so there will be no stacks either.
-            log::debug!("cannot read the mappings of process {pid}: {error}");
+        for _ in 0..PASSES {
+            if let Err(error) = maps.refresh(pid, &files.mapped) {
+                // The process has ended meanwhile, so there will be no stacks either.
+                log::debug!("cannot read the mappings of process {pid}: {error}");
+                break;
+            }
+            if !maps.is_incomplete() {
+                break;
+            }
         }
         Self::of_maps(Some(pid), hotspot, maps, files.symbols(pid), signatures)
     }
@@ -130,7 +138,7 @@ impl StackNamer {
     /// Passes the mappings of the process to the stack walker if they have changed.
     fn update_walker(&mut self, walker: &mut Walker) -> Result<()> {
         let version = self.maps.version();
-        if self.walker_version != Some(version) {
+        if self.walker_version != Some(version) || walker.is_incomplete(self.key) {
             walker.set_mappings(self.key, &self.maps)?;
             self.walker_version = Some(version);
         }
@@ -206,10 +214,12 @@ impl StackNamer {
         let stack = self.java_frames.resolve(hotspot, raw);
         let is_unmapped = |maps: &CodeMaps| stack.addresses().any(|addr| maps.lacks(addr));
         let now = Instant::now();
-        let is_due = now >= self.next_reread;
-        if is_due || self.reread_limit.allows(now) && is_unmapped(&self.maps) {
+        let is_due =
+            now >= self.next_reread || self.maps.is_incomplete() || is_unmapped(&self.maps);
+        if is_due && self.reread_limit.allows(now) {
             self.refresh_mappings(files);
-            self.reread_limit.add(now, is_unmapped(&self.maps));
+            let end = Instant::now();
+            self.reread_limit.add(end, end - now, is_unmapped(&self.maps));
         }
         let native = &mut self.native;
         name_stack(&stack, None, Some(self.java_frames.names()), |addr, frames| {

@@ -26,6 +26,12 @@ pub(crate) fn raise_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: found.maximum, ..*found });
 }
 
+/// Returns the maximum number of descriptors that this process may have.
+pub(crate) fn limit() -> usize {
+    let limit = getrlimit(Resource::Nofile).maximum;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
 /// Restores the original limit for a command that we start. Runs between fork and exec, so it makes only system calls.
 ///
 /// # Errors

@@ -99,7 +99,8 @@ mod tests {
 
     #[test]
     fn only_addresses_of_code_have_rows() {
-        let limits = Limits::new(vec![0x1000..0x2000, 0x3000..0x3008], &mut |_| true);
+        let mut reserve = |_| true;
+        let limits = Limits::new(vec![0x1000..0x2000, 0x3000..0x3008], &mut reserve);
         let ends = [0, 0xfff, 0x1000, 0x1fff, 0x2000, 0x3007, 0x3008, u32::MAX]
             .map(|pc| limits.end_of_code(pc));
         assert_eq!(ends, [0, 0, 0x2000, 0x2000, 0, 0x3008, 0, 0]);
@@ -107,7 +108,8 @@ mod tests {
 
     #[test]
     fn memory_is_reserved_before_it_is_allocated() {
-        let functions = ".cfi_startproc\n push %rbp\n .cfi_def_cfa_offset 16\n nop\n .cfi_endproc\n";
+        let functions =
+            ".cfi_startproc\n push %rbp\n .cfi_def_cfa_offset 16\n .skip 15, 0x90\n .cfi_endproc\n";
         let elf = Library::build(&format!(".text\n{}", functions.repeat(2000)), &[]).elf();
         let rows = UnwindTable::read(&elf).unwrap().rows().len();
         let mut reserved = 0;

@@ -327,8 +327,11 @@ impl Traced {
     ) {
         let is_unmapped = |maps: &CodeMaps| stack.addresses().any(|addr| maps.lacks(addr));
         let now = Instant::now();
-        let is_wanted = now >= self.next_forced_reread || is_unmapped(&self.maps);
-        if !is_wanted || !self.reread_limit.allows(now) {
+        if !self.reread_limit.allows(now) {
+            return;
+        }
+        let is_due = now >= self.next_forced_reread || self.maps.is_incomplete();
+        if !is_due && !is_unmapped(&self.maps) {
             return;
         }
         let version = self.maps.version();
@@ -338,7 +341,8 @@ impl Traced {
             false => MIN_FORCED_REREAD_INTERVAL,
         };
         self.next_forced_reread = now + self.forced_reread_interval;
-        self.reread_limit.add(now, is_unmapped(&self.maps));
+        let end = Instant::now();
+        self.reread_limit.add(end, end - now, is_unmapped(&self.maps));
     }
 
     /// Configures the stack walker for the process, once: when the JVM has started, or if the process is a native
