@@ -2,8 +2,8 @@
 //!
 //! Attributes observed from outside override those that a JVM claims: in its environment, or in the process context that
 //! it publishes in its memory. A JVM cannot set the attributes in [`HOST_ATTRIBUTES`] and [`CLAIMABLE_ATTRIBUTES`].
-//! Container, pod and unit, for example, are derived from control groups, because a process cannot choose its control
-//! group. A claim of one of the [`CLAIMABLE_ATTRIBUTES`] that the host does not know is kept apart, for display only: see
+//! Container, pod and unit, for example, are derived from control groups, of which names count only as far as root has
+//! given them: see [`cgroup`]. A claim of one of the [`CLAIMABLE_ATTRIBUTES`] that the host does not know is kept apart, for display only: see
 //! [`JvmIdentity::claimed`].
 
 use std::{
@@ -20,16 +20,14 @@ use crate::{
     hotspot::HotSpot,
     jvms::host::{file_of_host, host_attributes, pod_attributes},
     process::{
-        Process,
-        cgroup::Container,
-        context,
+        Process, cgroup, context,
         reader::ProcFile,
         root::{self, Root},
         service::{Attributes, Service, bounded},
     },
 };
 
-/// Maximum number of bytes read of an environment and of a control group file.
+/// Maximum number of bytes read of an environment.
 const MAX_BYTES: u64 = 2 << 20;
 
 /// Maximum size of the attributes that a JVM sets in its arguments and environment, and of those that it claims, in
@@ -39,7 +37,7 @@ const MAX_ATTRIBUTE_BYTES: usize = 16 << 10;
 
 /// Attributes that a JVM can neither set itself nor claim. Limited resources are divided by container, pod and unit, so
 /// their IDs are among these attributes.
-const HOST_ATTRIBUTES: [&str; 21] = [
+const HOST_ATTRIBUTES: [&str; 22] = [
     "container.id",
     "container.runtime",
     "container.runtime.name",
@@ -47,6 +45,7 @@ const HOST_ATTRIBUTES: [&str; 21] = [
     "host.id",
     "host.name",
     "host.type",
+    "jvmprobe.tenant",
     "k8s.pod.qos_class",
     "k8s.pod.uid",
     "os.description",
@@ -157,7 +156,7 @@ impl JvmIdentity {
         let arguments = unless_slow(process, process.arguments())?;
         let mut service = Service::of(&arguments, &bytes_of(process, "environ")?);
         let dropped_attributes = limit(&mut service.attributes);
-        let container = Container::parse(&String::from_utf8_lossy(&bytes_of(process, "cgroup")?));
+        let container = cgroup::of(process.pid);
         let started_ns = started(process.start_ticks);
         let (mut claimed, mut attributes): (Attributes, Attributes) =
             service.attributes.into_iter().partition(|(key, _)| is_trusted(key));
@@ -187,6 +186,10 @@ impl JvmIdentity {
         if container_id.is_none() {
             // User IDs in containers have other names.
             add("process.owner", &user_name(process.uid).unwrap_or_default());
+        }
+        // Pod, container and unit have attributes of their own.
+        if container.user.is_some() || !container.path.is_empty() {
+            add("jvmprobe.tenant", &container.tenant());
         }
         add("systemd.unit", &container.service.map(|name| name + ".service").unwrap_or_default());
         add("process.pid", &process.pid.to_string());

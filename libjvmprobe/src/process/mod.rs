@@ -7,7 +7,8 @@
 //! | `file_id` | identity of a file across containers |
 //! | [`freeze`] | stopping it for a short time |
 //! | [`launcher`] | the launcher's command line |
-//! | [`cgroup`] | container, pod or service, from control groups |
+//! | [`cgroup`] | container, pod or service, and tenant, from control groups |
+//! | `cgroup_folders` | owners of control groups |
 //! | [`service`] | service name and attributes that its operator has set |
 //! | `context` | resource attributes that it publishes in its memory |
 //! | [`code`] | files that it has mapped as code |
@@ -24,6 +25,7 @@
 
 pub mod blocking_call;
 pub mod cgroup;
+mod cgroup_folders;
 pub mod code;
 pub(crate) mod context;
 pub(crate) mod core_file;

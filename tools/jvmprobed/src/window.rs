@@ -78,9 +78,12 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the tenant: `pod/UID`, `container/ID`, `unit/NAME`, or `host`. Limited resources are divided
-    /// among tenants. The tenant is derived from the control group, which a process cannot choose.
+    /// Returns the tenant: `pod/UID`, `container/ID`, `user/UID`, `unit/NAME`, `cgroup/PATH`, or `host`. Limited resources
+    /// are divided among tenants. The tenant is derived from the control group, which a process cannot choose.
     pub fn tenant(&self) -> Arc<str> {
+        if let Some(tenant) = self.attributes.get(TENANT) {
+            return tenant.as_str().into();
+        }
         let found =
             TENANT_KINDS.iter().find_map(|(kind, key)| Some((kind, self.attributes.get(*key)?)));
         found.map_or_else(|| "host".into(), |(kind, id)| format!("{kind}/{id}").into())
@@ -96,11 +99,36 @@ impl Identity {
     #[must_use]
     pub fn without_details(&self) -> Self {
         let mut identity = self.clone();
-        identity.attributes.retain(|key, _| TENANT_KINDS.iter().any(|(_, of)| key == of));
+        let is_of_tenant =
+            |key: &str| key == TENANT || TENANT_KINDS.iter().any(|&(_, of)| key == of);
+        identity.attributes.retain(|key, _| is_of_tenant(key));
         identity
     }
 }
 
+/// Attribute of tenants that are neither pod, container nor unit.
+const TENANT: &str = "jvmprobe.tenant";
+
 /// Kinds of tenants, each with the attribute that identifies the tenant. The first one that a JVM has counts.
 const TENANT_KINDS: [(&str, &str); 3] =
     [("pod", "k8s.pod.uid"), ("container", "container.id"), ("unit", "systemd.unit")];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenant_is_that_of_the_control_group() {
+        let tenant = |attributes: &[(&str, &str)]| {
+            let attributes = attributes.iter().map(|&(key, value)| (key.into(), value.into()));
+            let identity = Identity { attributes: attributes.collect(), ..Identity::default() };
+            assert_eq!(identity.tenant(), identity.without_details().tenant());
+            identity.tenant().to_string()
+        };
+        assert_eq!(tenant(&[("host.name", "a")]), "host");
+        assert_eq!(tenant(&[("systemd.unit", "a.service")]), "unit/a.service");
+        let of_user = [("systemd.unit", "user@5.service"), ("jvmprobe.tenant", "user/5")];
+        assert_eq!(tenant(&of_user), "user/5");
+        assert_eq!(tenant(&[("container.id", "1"), ("k8s.pod.uid", "2")]), "pod/2");
+    }
+}
