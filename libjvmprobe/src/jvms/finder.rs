@@ -121,7 +121,7 @@ impl Finder {
 
     /// Returns whether a process is within the search and gets a slot. A process that gets no slot is
     /// examined again after [`RETRY`].
-    fn is_wanted(&mut self, process: &Process, now: Instant) -> bool {
+    fn is_wanted(&mut self, process: &Arc<Process>, now: Instant) -> bool {
         let pid = process.pid;
         if self.root.is_some_and(|root| !descends(pid, root)) {
             return false;

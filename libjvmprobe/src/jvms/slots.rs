@@ -1,18 +1,18 @@
-//! JVM slots: limits the number of JVMs followed at once, and shares it fairly among control groups.
+//! JVM slots: limits the number of JVMs followed at once, and shares it fairly among tenants.
 //!
-//! Each followed JVM takes descriptors, entries of BPF maps and memory. A tenant (a pod, a container or a
-//! systemd unit) may hold at most half of the slots that the other tenants leave free, rounded up. So a
-//! tenant that starts thousands of JVMs leaves slots for other tenants, and no followed JVM is dropped in
-//! favour of another one.
+//! Each followed JVM takes descriptors, entries of BPF maps and memory. If all slots are taken, a JVM of a tenant that has
+//! few gets the slot of a JVM of the tenant that has the most ([`FairSlots`]). The JVM that loses its slot then counts as
+//! ended ([`Process::abandon`]), so all tracers detach from it.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use crate::{
     Pid,
     process::{Process, cgroup},
+    sys::fair_slots::{Admission, FairSlots},
 };
 
 /// Maximum number of refused JVMs remembered until [`Slots::take_refused`] counts them.
@@ -20,36 +20,32 @@ const MAX_REFUSED: usize = 10_000;
 
 /// JVM slots of this process, shared by all registries.
 #[derive(Clone, Debug)]
-pub struct Slots {
-    max: usize,
-    state: Arc<Mutex<State>>,
-}
+pub struct Slots(Arc<Mutex<State>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    /// Start time (in ticks since boot) and tenant of each process that holds a slot.
-    holders: HashMap<Pid, (u64, Arc<str>)>,
-    /// Number of slots that each tenant holds; tenants without slots have no entry.
-    held: BTreeMap<Arc<str>, usize>,
-    /// Start time and tenant of each process that was refused since the last count.
+    slots: FairSlots<Pid>,
+    /// Process of each holder.
+    processes: HashMap<Pid, Weak<Process>>,
+    /// Start time and tenant of each process that was refused or lost its slot since the last count.
     refused: HashMap<Pid, (u64, Arc<str>)>,
 }
 
 impl Slots {
     /// Makes slots for at most `max` JVMs.
     pub fn new(max: usize) -> Self {
-        Self { max, state: Arc::default() }
+        let slots = FairSlots::new(max);
+        Self(Arc::new(Mutex::new(State {
+            slots,
+            processes: HashMap::new(),
+            refused: HashMap::new(),
+        })))
     }
 
     /// Gives a process a slot. Returns whether it has one, from this call or an earlier one.
-    pub(crate) fn admit(&self, process: &Process) -> bool {
-        let mut state = self.lock();
-        if state.holders.get(&process.pid).is_some_and(|(start, _)| *start == process.start_ticks) {
-            return true;
-        }
+    pub(crate) fn admit(&self, process: &Arc<Process>) -> bool {
         let tenant = cgroup::tenant_of(process.pid);
-        state.release(process.pid);
-        state.admit(self.max, process.pid, process.start_ticks, tenant)
+        self.lock().admit(process, &tenant)
     }
 
     /// Frees the slot of a process, if it holds one.
@@ -57,7 +53,8 @@ impl Slots {
         self.lock().release(pid);
     }
 
-    /// Returns the number of JVMs of each tenant that were refused since the last call, each counted once.
+    /// Returns the number of JVMs of each tenant that were refused or lost their slots since the last call, each counted
+    /// once.
     pub fn take_refused(&self) -> BTreeMap<Arc<str>, u64> {
         let mut counts = BTreeMap::new();
         for (_, tenant) in std::mem::take(&mut self.lock().refused).into_values() {
@@ -67,74 +64,87 @@ impl Slots {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    fn admit(&mut self, max: usize, pid: Pid, start: u64, tenant: Arc<str>) -> bool {
-        let own = self.held.get(&tenant).copied().unwrap_or(0);
-        let others = self.holders.len() - own;
-        // Half of the slots is rounded up, so that a tenant without a slot can get the last one.
-        if own >= max.saturating_sub(others).div_ceil(2) {
-            if self.refused.len() < MAX_REFUSED {
-                self.refused.insert(pid, (start, tenant));
-            }
-            return false;
+    fn admit(&mut self, process: &Arc<Process>, tenant: &Arc<str>) -> bool {
+        let pid = process.pid;
+        let holder = self.processes.get(&pid).and_then(Weak::upgrade);
+        if holder.is_some_and(|holder| holder.start_ticks == process.start_ticks) {
+            return true;
         }
-        *self.held.entry(Arc::clone(&tenant)).or_default() += 1;
-        self.holders.insert(pid, (start, tenant));
+        self.release(pid);
+        match self.slots.admit(pid, tenant) {
+            Admission::Granted => {}
+            Admission::Replaced(other) => self.abandon(other),
+            Admission::Refused => {
+                self.refuse(process, Arc::clone(tenant));
+                return false;
+            }
+        }
+        self.processes.insert(pid, Arc::downgrade(process));
         true
     }
 
-    fn release(&mut self, pid: Pid) {
-        let Some((_, tenant)) = self.holders.remove(&pid) else { return };
-        if let Some(held) = self.held.get_mut(&tenant) {
-            *held -= 1;
+    /// Ends the tracing of a process that has lost its slot.
+    fn abandon(&mut self, pid: Pid) {
+        if let Some(process) = self.processes.remove(&pid).and_then(|process| process.upgrade()) {
+            process.abandon();
+            let tenant = cgroup::tenant_of(pid);
+            self.refuse(&process, tenant);
         }
-        self.held.retain(|_, held| *held > 0);
+    }
+
+    fn refuse(&mut self, process: &Process, tenant: Arc<str>) {
+        if self.refused.len() < MAX_REFUSED {
+            self.refused.insert(process.pid, (process.start_ticks, tenant));
+        }
+    }
+
+    fn release(&mut self, pid: Pid) {
+        self.slots.release(&pid);
+        self.processes.remove(&pid);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::Fate;
 
-    fn admit(state: &mut State, pid: u32, tenant: &str) -> bool {
-        state.admit(16, Pid(pid), 1, tenant.into())
-    }
-
-    #[test]
-    fn tenant_holds_at_most_half_the_remaining_slots() {
-        let mut state = State::default();
-        let noisy = (1..=100).filter(|pid| admit(&mut state, *pid, "noisy")).count();
-        assert_eq!((noisy, state.refused.len()), (8, 92));
-        // A tenant that starts later gets its share, too.
-        let late = (200..300).filter(|pid| admit(&mut state, *pid, "late")).count();
-        assert_eq!(late, 4);
-        for (pid, tenant) in [(300, "c"), (301, "d"), (302, "e")] {
-            assert!(admit(&mut state, pid, tenant), "{tenant}");
-        }
-        assert!(!admit(&mut state, 101, "noisy"));
-    }
-
-    #[test]
-    fn slots_of_ended_processes_are_released() {
-        let mut state = State::default();
-        assert!((1..=8).all(|pid| admit(&mut state, pid, "a")) && !admit(&mut state, 9, "a"));
-        state.release(Pid(3));
-        state.release(Pid(3));
-        assert!(admit(&mut state, 9, "a") && !admit(&mut state, 10, "a"));
-        (1..=10).for_each(|pid| state.release(Pid(pid)));
-        assert!(state.held.is_empty() && state.holders.is_empty());
+    fn own() -> Arc<Process> {
+        Arc::new(Process::open(Pid(std::process::id())).unwrap())
     }
 
     #[test]
     fn repeated_admission_of_a_process_uses_one_slot() {
-        let slots = Slots::new(2);
-        let own = Process::open(Pid(std::process::id())).unwrap();
+        let (slots, own) = (Slots::new(1), own());
         assert!(slots.admit(&own) && slots.clone().admit(&own));
-        assert_eq!(slots.lock().holders.len(), 1);
         assert!(slots.take_refused().is_empty());
+        slots.release(own.pid);
+        assert!(slots.lock().processes.is_empty() && !slots.lock().slots.is_full());
+    }
+
+    #[test]
+    fn jvm_that_loses_its_slot_counts_as_ended_and_is_counted() {
+        let (slots, own) = (Slots::new(2), own());
+        let child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let open = || Arc::new(Process::open(Pid(child.id())).unwrap());
+        let (first, mut child) = (open(), child);
+        let [noisy, quiet]: [Arc<str>; 2] = ["noisy".into(), "quiet".into()];
+        // Another holder of the same tenant, which came first.
+        slots.lock().slots.admit(Pid(0), &noisy);
+        assert!(slots.lock().admit(&first, &noisy));
+        assert!(slots.lock().admit(&own, &quiet));
+        assert_eq!((first.fate(), own.fate()), (Fate::Ended, Fate::Alive));
+        assert_eq!(slots.take_refused().values().sum::<u64>(), 1);
+        // It is found again, and is refused.
+        let again = Arc::new(Process::open(first.pid).unwrap());
+        assert!(!slots.lock().admit(&again, &noisy));
+        assert_eq!(again.fate(), Fate::Alive);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -7,6 +7,7 @@ use std::{
     io::{self, Read},
     os::fd::OwnedFd,
     path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -48,6 +49,8 @@ pub struct Process {
     /// Stack address that the kernel chose at the last exec. Each exec changes it.
     start_stack: u64,
     pidfd: OwnedFd,
+    /// See [`abandon`](Self::abandon).
+    is_abandoned: AtomicBool,
 }
 
 /// Present state of a process.
@@ -124,6 +127,7 @@ impl Process {
             start_ticks: stat.starttime,
             start_stack: stat.startstack,
             pidfd,
+            is_abandoned: AtomicBool::new(false),
         })
     }
 
@@ -186,8 +190,16 @@ impl Process {
         Some(CpuTime { user_ns, system_ns })
     }
 
-    /// Returns whether it has ended; never blocks.
+    /// Makes the process count as ended for all that share this value, although it runs on.
+    pub(crate) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether it has ended or was [abandoned](Self::abandon); never blocks.
     pub fn has_ended(&self) -> bool {
+        if self.is_abandoned.load(Ordering::Relaxed) {
+            return true;
+        }
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)

@@ -12,6 +12,7 @@
 //! | `cpu_limit` | CPU time limit of sampling work |
 //! | `deadline` | deadlines of waits for other processes |
 //! | `fair_share` | fair shares of a limited resource |
+//! | [`fair_slots`] | a limited number of slots, shared among tenants |
 //! | `idle` | release of resources that are no longer used |
 //! | [`limited`] | counts of detail that tenants did not get |
 //! | `once` | warnings that are logged once, although many processes may cause them |
@@ -33,6 +34,7 @@ mod deadline;
 pub mod descendants;
 pub mod descriptors;
 mod fair_share;
+pub mod fair_slots;
 mod heap;
 mod idle;
 pub mod limited;

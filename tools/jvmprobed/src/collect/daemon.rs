@@ -50,8 +50,8 @@ use crate::{
     store::{self, Store},
 };
 
-/// Maximum number of JVMs that are followed at once. This number of JVMs takes about 80 MB. A tenant gets at
-/// most half of the slots that the other tenants leave free: see [`Slots`].
+/// Maximum number of JVMs that are followed at once. This number of JVMs takes about 80 MB. Tenants share the slots
+/// fairly: see [`Slots`].
 const MAX_JVMS: usize = 1000;
 /// Interval at which the loop checks for JVMs that have ended.
 const TICK: Duration = Duration::from_secs(1);
