@@ -1,12 +1,19 @@
 //! Finds processes that have mapped libjvm.so, on the whole host or among the descendants of one command.
 //!
-//! The kernel reports each mapping of libjvm.so ([`super::mappings`]). Every 30 seconds, and whenever events
-//! were lost, a scan of all processes finds the mappings that were not reported. If this process cannot
-//! receive the kernel's reports, the scan runs every 200 ms instead.
+//! The kernel reports each mapping of libjvm.so ([`super::mappings`]). Every 30 seconds, and soon after events
+//! were lost, a scan of processes finds the mappings that were not reported. If this process cannot receive the
+//! kernel's reports, the scan runs every 200 ms instead.
+//!
+//! A process that maps code in a loop makes the kernel lose events all the time, and a tenant may have thousands of
+//! processes. In a daemon, the CPU time of scans is therefore limited and shared fairly among tenants
+//! ([`Scanner::scan_where`]).
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -14,13 +21,18 @@ use crate::{
     Pid,
     jvms::{mappings::Mappings, slots::Slots},
     process::{Candidate, Process, cgroup, pid, scan::Scanner},
-    sys::Pace,
+    sys::{Pace, limited},
 };
 
 /// Interval of scans of all processes if the kernel's reports of mappings cannot be received.
 const SCAN_INTERVAL: Duration = Duration::from_millis(200);
 /// Interval of scans of all processes if the kernel's reports of mappings are received.
 const RARE_SCAN_INTERVAL: Duration = Duration::from_secs(30);
+/// Part of one processor's time that scans may take in a daemon, and minimum CPU time of one scan.
+const SCAN_SHARE: f64 = 0.005;
+const MIN_SCAN_TIME: Duration = Duration::from_millis(5);
+/// Maximum number of processes that wait to be examined. Scans find the others.
+const MAX_WAITING: usize = 10_000;
 /// Time after which a JVM that got no slot is examined again and may get one.
 const RETRY: Duration = Duration::from_secs(30);
 
@@ -43,10 +55,13 @@ pub(super) struct Finder {
     start_rates: StartRates,
     /// Processes to examine later, and the time at which each one is due: new processes of a tenant that
     /// starts many, and JVMs that got no slot.
-    waiting: BTreeMap<Pid, Instant>,
+    waiting: BTreeMap<Pid, Waiting>,
+    min_age: MinAge,
     /// Number of processes that exited while they waited to be examined.
     exited_unexamined: u64,
-    next_scan: Instant,
+    /// Begin of the last scan; `None` before the first one.
+    last_scan: Option<Instant>,
+    has_lost: bool,
     /// Determines the minimum age at which a new process is examined.
     pace: Pace,
     /// Restricts the search to this process and its descendants.
@@ -55,10 +70,45 @@ pub(super) struct Finder {
     slots: Option<Slots>,
 }
 
+/// A process that is examined later.
+#[derive(Debug)]
+struct Waiting {
+    due: Instant,
+    tenant: Arc<str>,
+}
+
+/// Age below which new JVMs are not followed, in milliseconds; 0 normally. It applies to tenants that have started
+/// several JVMs in the last seconds and, from [`MIN_AGE_FOR_ALL`] on, to all tenants. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct MinAge(Arc<AtomicU64>);
+
+/// Number of starts within [`START_RATE_PERIOD`] from which on a [`MinAge`] applies to a tenant.
+const SEVERAL_STARTS: usize = 2;
+/// Minimum age that applies to all tenants, however few JVMs they start.
+const MIN_AGE_FOR_ALL: Duration = Duration::from_secs(20);
+
+impl MinAge {
+    /// Sets the minimum age from now on.
+    pub fn set(&self, age: Duration) {
+        self.0.store(u64::try_from(age.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn for_starts(&self, started_recently: usize) -> Duration {
+        let age = Duration::from_millis(self.0.load(Ordering::Relaxed));
+        let applies = started_recently >= SEVERAL_STARTS || age >= MIN_AGE_FOR_ALL;
+        if applies { age } else { Duration::ZERO }
+    }
+}
+
 impl Finder {
     /// Starts to search for existing and new processes. If `root` is given, only that process and its
     /// descendants are searched.
-    pub(super) fn open(pace: Pace, root: Option<Pid>, slots: Option<Slots>) -> Self {
+    pub(super) fn open(
+        pace: Pace,
+        root: Option<Pid>,
+        slots: Option<Slots>,
+        min_age: MinAge,
+    ) -> Self {
         let mappings = Mappings::open();
         match &mappings {
             Ok(_) => log::debug!("detecting new JVMs when they map libjvm.so"),
@@ -72,8 +122,10 @@ impl Finder {
             mappings: mappings.ok(),
             start_rates: StartRates::default(),
             waiting: BTreeMap::new(),
+            min_age,
             exited_unexamined: 0,
-            next_scan: Instant::now(),
+            last_scan: None,
+            has_lost: false,
             pace,
             root,
             slots,
@@ -92,31 +144,49 @@ impl Finder {
         mapped.pids.iter().copied().filter(|&pid| self.scanner.is_decided(pid))
     }
 
-    /// Returns processes that have mapped libjvm.so and were not returned before. Scans all processes if events were
-    /// lost or a scan is due.
+    /// Returns processes that have mapped libjvm.so and were not returned before. Scans processes if a scan is due.
     pub(super) fn find(&mut self, mapped: Mapped, now: Instant) -> Vec<Candidate> {
         let Mapped { pids, missed } = mapped;
         let mut found = Vec::new();
         for pid in self.queue_and_take_due(pids, now) {
             found.extend(self.scanner.examine(pid));
-            if self.waiting.remove(&pid).is_some() && Process::open(pid).is_err() {
+            if let Some(Waiting { tenant, .. }) = self.waiting.remove(&pid)
+                && Process::open(pid).is_err()
+            {
                 self.exited_unexamined += 1;
+                limited::add("short-lived", &tenant, 1);
             }
         }
         if missed > 0 {
-            log::debug!("missed {missed} mappings: scanning all processes");
+            log::debug!("missed {missed} mappings");
         }
-        if missed > 0 || now >= self.next_scan {
+        if missed > 0 || self.mappings.is_none() {
+            self.scanner.note_loss();
+            self.has_lost = true;
+        }
+        if let Some(limit) = self.due_scan(now) {
             let waiting = &self.waiting;
-            found.extend(self.scanner.scan_where(|pid| !waiting.contains_key(&pid)));
-            let pause = if self.mappings.is_some() { RARE_SCAN_INTERVAL } else { SCAN_INTERVAL };
-            self.next_scan = Instant::now() + pause;
+            found.extend(self.scanner.scan_where(limit, |pid| !waiting.contains_key(&pid)));
+            (self.last_scan, self.has_lost) = (Some(now), false);
         }
         for (pid, error) in self.scanner.take_refused() {
             log::debug!("ignoring process {pid}: {error}");
         }
         found.retain(|candidate| self.is_wanted(&candidate.process, now));
         found
+    }
+
+    /// Returns the limit on the CPU time of a scan, if a scan is due. The first scan is not limited.
+    fn due_scan(&self, now: Instant) -> Option<Option<Duration>> {
+        let Some(last) = self.last_scan else { return Some(None) };
+        let interval = match (&self.mappings, self.has_lost) {
+            (None, _) => SCAN_INTERVAL,
+            (Some(_), true) => self.pace.scan_interval_after_loss(),
+            (Some(_), false) => RARE_SCAN_INTERVAL,
+        };
+        let elapsed = now.saturating_duration_since(last);
+        let limit = elapsed.mul_f64(SCAN_SHARE).max(MIN_SCAN_TIME);
+        (elapsed >= interval).then_some((self.pace == Pace::Calm).then_some(limit))
     }
 
     /// Returns whether a process is within the search and gets a slot. A process that gets no slot is
@@ -129,7 +199,7 @@ impl Finder {
         let is_admitted = self.slots.as_ref().is_none_or(|slots| slots.admit(process));
         if !is_admitted {
             self.scanner.forget(pid);
-            self.waiting.insert(pid, now + RETRY);
+            self.wait_until(now + RETRY, pid, cgroup::tenant_of(pid));
         }
         is_admitted
     }
@@ -139,17 +209,26 @@ impl Finder {
         self.start_rates.forget_before(now);
         let mut due = Vec::new();
         // A process that maps the library again is not new.
-        for pid in pids.into_iter().filter(|&pid| !self.scanner.is_decided(pid)) {
-            if self.waiting.contains_key(&pid) {
+        for pid in pids {
+            if self.scanner.is_decided(pid) || self.waiting.contains_key(&pid) {
                 continue;
             }
-            match self.pace.min_age(self.start_rates.add(cgroup::tenant_of(pid), now)) {
+            let tenant = cgroup::tenant_of(pid);
+            let started = self.start_rates.add(Arc::clone(&tenant), now);
+            let min_age = self.pace.min_age(started).max(self.min_age.for_starts(started));
+            match min_age.max(self.scanner.backoff(pid)) {
                 Duration::ZERO => due.push(pid),
-                wait => drop(self.waiting.insert(pid, now + wait)),
+                wait => self.wait_until(now + wait, pid, tenant),
             }
         }
-        due.extend(self.waiting.iter().filter(|&(_, &until)| now >= until).map(|(&pid, _)| pid));
+        due.extend(self.waiting.iter().filter(|(_, one)| now >= one.due).map(|(&pid, _)| pid));
         due
+    }
+
+    fn wait_until(&mut self, due: Instant, pid: Pid, tenant: Arc<str>) {
+        if self.waiting.len() < MAX_WAITING || self.waiting.contains_key(&pid) {
+            self.waiting.insert(pid, Waiting { due, tenant });
+        }
     }
 
     /// Returns the number of processes that exited while they waited to be examined.
@@ -227,6 +306,33 @@ mod tests {
         start_rates.forget_before(now + START_RATE_PERIOD + Duration::from_millis(1));
         assert_eq!(start_rates.0.len(), 1);
         assert_eq!(start_rates.add("pod/many".into(), now + START_RATE_PERIOD), 1);
+    }
+
+    #[test]
+    fn minimum_age_applies_to_tenants_that_start_several_jvms_and_finally_to_all() {
+        let min_age = MinAge::default();
+        let seconds = Duration::from_secs;
+        assert_eq!(min_age.for_starts(100), Duration::ZERO);
+        min_age.clone().set(seconds(4));
+        assert_eq!([1, 2].map(|started| min_age.for_starts(started)), [seconds(0), seconds(4)]);
+        min_age.set(seconds(30));
+        assert_eq!(min_age.for_starts(1), seconds(30));
+    }
+
+    #[test]
+    fn scans_after_lost_events_are_rare_and_limited() {
+        let mut finder = Finder::open(Pace::Calm, None, None, MinAge::default());
+        let now = Instant::now();
+        if finder.mappings.is_none() {
+            return;
+        }
+        assert_eq!(finder.due_scan(now), Some(None));
+        finder.last_scan = Some(now);
+        let after = |finder: &Finder, ms| finder.due_scan(now + Duration::from_millis(ms));
+        assert_eq!(after(&finder, 29_999), None);
+        finder.has_lost = true;
+        assert_eq!(after(&finder, 4_999), None);
+        assert_eq!(after(&finder, 5_000), Some(Some(Duration::from_millis(25))));
     }
 
     #[test]

@@ -42,6 +42,7 @@ mod testing;
 pub mod tracing;
 pub mod user;
 
+pub use finder::MinAge;
 pub use host::{configured_attributes, host_attributes, host_name};
 pub(crate) use identity::user_name;
 pub use identity::{JvmIdentity, RUNTIME, known_attributes};

@@ -21,7 +21,11 @@ use crate::{
     Error, Pid, Result,
     bpf::session::Attach,
     hotspot::HotSpot,
-    jvms::{finder::Finder, identity::JvmIdentity, slots::Slots},
+    jvms::{
+        finder::{Finder, MinAge},
+        identity::JvmIdentity,
+        slots::Slots,
+    },
     process::{Candidate, Fate, Process, Target, cgroup, reader, scan},
     sys::{
         Pace, PriorityBoost,
@@ -109,6 +113,8 @@ pub struct Options {
     pub pace: Pace,
     /// Slots, one for each followed JVM; `None` if their number is unlimited.
     pub slots: Option<Slots>,
+    /// Age below which new JVMs are not followed.
+    pub min_age: MinAge,
     /// Whether to determine the attributes of each JVM, too.
     pub identify: bool,
     /// Selects JVMs by their attributes; `None` selects all.
@@ -513,13 +519,13 @@ impl Worker {
 
     fn run(mut self) {
         let _priority_boost = PriorityBoost::begin();
-        let Options { targets, pace, slots, .. } = self.shared.options.clone();
+        let Options { targets, pace, slots, min_age, .. } = self.shared.options.clone();
         let of = match targets {
             Search::Command(pid) => Some(pid),
             Search::AllJvms | Search::Given => None,
         };
         if targets != Search::Given {
-            self.finder = Some(Finder::open(pace, of, slots));
+            self.finder = Some(Finder::open(pace, of, slots, min_age));
         }
         keep_only(READ);
         loop {

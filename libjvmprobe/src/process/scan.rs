@@ -1,17 +1,30 @@
 //! Scans /proc for JVMs, existing and new.
 
-use std::{collections::HashMap, fs, io, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs, io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use crate::{
     Error, Pid,
-    process::{Candidate, Target, libjvm::JVM_NAMES, maps, reader},
+    process::{Candidate, Target, cgroup, libjvm::JVM_NAMES, maps, reader},
+    sys::{limited, thread_cpu_time},
 };
 
-/// A new process is examined in each of its first 40 scans, because a launcher maps libjvm.so only some
-/// milliseconds after its start.
-const EAGER_SCANS: u32 = 40;
-/// Afterwards, a process is examined in every 40th scan only, for programs that load a JVM late.
-const LATE_SCAN_INTERVAL: u32 = 40;
+/// An undecided process is examined again after its age divided by this number: a launcher maps libjvm.so only some
+/// milliseconds after its start, an old process hardly ever.
+const AGE_DIVISOR: u32 = 8;
+/// Maximum time until an undecided process is examined again.
+const MAX_INTERVAL: Duration = Duration::from_secs(600);
+/// The same for a process whose mapping of libjvm.so may have been missed.
+const MAX_INTERVAL_AFTER_LOSS: Duration = Duration::from_secs(8);
+/// Number of examinations of a process, caused by its own mappings, that are not delayed, and the delay of the next one,
+/// which doubles each time up to the maximum.
+const FREE_EXAMINATIONS: u32 = 4;
+const MIN_BACKOFF: Duration = Duration::from_millis(250);
+const MAX_BACKOFF: Duration = Duration::from_secs(64);
 
 /// Maximum time that opening one process may take.
 const MAX_OPENING: Duration = Duration::from_secs(2);
@@ -19,13 +32,44 @@ const MAX_OPENING: Duration = Duration::from_secs(2);
 /// Finds JVMs, and returns each one once.
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
-    /// Number of scans of each process; [`DECIDED`] once its result is final.
-    scan_counts: HashMap<Pid, u32>,
+    seen: HashMap<Pid, Seen>,
     /// Processes that look like JVMs but cannot be traced, with the reason.
     refused: Vec<(Pid, Error)>,
+    /// Time of the last loss of mapping events.
+    lost_at: Option<Instant>,
+    /// CPU time that limited scans have spent on each tenant, halved with each scan. The tenant with the least is
+    /// examined first.
+    spent: HashMap<Arc<str>, Duration>,
+    /// PID at which the next limited scan begins.
+    resume_at: Pid,
 }
 
-const DECIDED: u32 = u32::MAX;
+/// A process that was seen.
+#[derive(Debug)]
+struct Seen {
+    since: Instant,
+    /// Time of the last examination.
+    examined: Option<Instant>,
+    /// Number of examinations without a final result.
+    examinations: u32,
+    is_decided: bool,
+    tenant: Option<Arc<str>>,
+}
+
+impl Seen {
+    fn new(now: Instant) -> Self {
+        Self { since: now, examined: None, examinations: 0, is_decided: false, tenant: None }
+    }
+
+    /// Returns whether a scan examines the process.
+    fn is_due(&self, lost_at: Option<Instant>, now: Instant) -> bool {
+        let Some(examined) = self.examined else { return !self.is_decided };
+        let may_have_missed = lost_at.is_some_and(|at| at >= examined);
+        let max = if may_have_missed { MAX_INTERVAL_AFTER_LOSS } else { MAX_INTERVAL };
+        let age = now.saturating_duration_since(self.since);
+        !self.is_decided && now.saturating_duration_since(examined) >= (age / AGE_DIVISOR).min(max)
+    }
+}
 
 impl Scanner {
     /// Makes a scanner that has not seen any process.
@@ -43,7 +87,7 @@ impl Scanner {
     /// Like [`scan`](Self::scan), but only examines processes that `is_wanted` selects.
     pub(crate) fn open_where(&mut self, is_wanted: impl Fn(Pid) -> bool) -> Vec<Target> {
         let mut targets = Vec::new();
-        for candidate in self.scan_where(is_wanted) {
+        for candidate in self.scan_where(None, is_wanted) {
             match reader::within(MAX_OPENING, || candidate.open()) {
                 Ok(target) => targets.push(target),
                 Err(error) if is_final(&error) => self.refused.push((candidate.process.pid, error)),
@@ -53,45 +97,109 @@ impl Scanner {
         targets
     }
 
-    /// Returns the JVMs that no earlier call has returned, among processes that `is_wanted` selects.
-    pub(crate) fn scan_where(&mut self, is_wanted: impl Fn(Pid) -> bool) -> Vec<Candidate> {
+    /// Returns the JVMs that no earlier call has returned, among processes that `is_wanted` selects. If `limit` is given,
+    /// the scan takes about this CPU time, which is shared fairly among tenants, and later scans go on with the rest.
+    pub(crate) fn scan_where(
+        &mut self,
+        limit: Option<Duration>,
+        is_wanted: impl Fn(Pid) -> bool,
+    ) -> Vec<Candidate> {
+        let begin = thread_cpu_time();
+        let used = || thread_cpu_time().saturating_sub(begin);
         let present = processes();
-        self.scan_counts.retain(|pid, _| present.binary_search(pid).is_ok());
+        self.seen.retain(|pid, _| present.binary_search(pid).is_ok());
+        let mut due = self.due(&present, is_wanted, || limit.is_some_and(|max| used() > max / 2));
+        self.spent.retain(|tenant, spent| {
+            *spent /= 2;
+            due.contains_key(tenant)
+        });
+        let spent = |tenant: &Arc<str>| self.spent.get(tenant).copied().unwrap_or_default();
+        let mut order: BTreeSet<_> =
+            due.keys().map(|tenant| (spent(tenant), Arc::clone(tenant))).collect();
         let mut found = Vec::new();
-        for pid in present {
-            let scans = self.scan_counts.entry(pid).or_insert(0);
-            if *scans == DECIDED {
-                continue;
+        while let Some((mut spent, tenant)) = order.pop_first() {
+            let before = used();
+            if limit.is_some_and(|max| before > max) {
+                break;
             }
-            *scans = (*scans + 1).min(DECIDED - 1);
-            if !is_wanted(pid) {
-                continue;
-            }
-            let is_due = *scans <= EAGER_SCANS || scans.is_multiple_of(LATE_SCAN_INTERVAL);
-            // Each process is examined in its first scan, even if it maps no JVM's library, to detect native
-            // images. In later scans, only a process that maps a JVM's library can have become a JVM.
-            if is_due && (*scans == 1 || maps_jvm(pid)) {
-                found.extend(self.examine(pid));
-            }
+            let Some(pid) = due.get_mut(&tenant).and_then(Vec::pop) else { continue };
+            found.extend(self.examine_again(pid));
+            spent += used().saturating_sub(before);
+            self.spent.insert(Arc::clone(&tenant), spent);
+            order.insert((spent, tenant));
+        }
+        for (tenant, left) in due {
+            let is_new =
+                |pid: &&Pid| self.seen.get(pid).is_some_and(|seen| seen.examined.is_none());
+            limited::add("discovery", &tenant, left.iter().filter(is_new).count() as u64);
         }
         found
+    }
+
+    /// Returns the processes that are due, by tenant, those that were examined least recently last. If `is_over`, leaves
+    /// the others to the next scan.
+    fn due(
+        &mut self,
+        present: &[Pid],
+        is_wanted: impl Fn(Pid) -> bool,
+        is_over: impl Fn() -> bool,
+    ) -> HashMap<Arc<str>, Vec<Pid>> {
+        let mut due: HashMap<Arc<str>, Vec<_>> = HashMap::new();
+        let now = Instant::now();
+        let middle = present.partition_point(|pid| *pid < self.resume_at);
+        self.resume_at = Pid(0);
+        let (before, from) = present.split_at(middle);
+        for &pid in from.iter().chain(before) {
+            let seen = self.seen.entry(pid).or_insert_with(|| Seen::new(now));
+            if !seen.is_due(self.lost_at, now) || !is_wanted(pid) {
+                continue;
+            }
+            if seen.tenant.is_none() && is_over() {
+                self.resume_at = pid;
+                break;
+            }
+            let tenant = seen.tenant.get_or_insert_with(|| cgroup::tenant_of(pid));
+            due.entry(Arc::clone(tenant)).or_default().push((seen.examined, pid));
+        }
+        let sort = |mut pids: Vec<(Option<Instant>, Pid)>| {
+            pids.sort_unstable_by(|a, b| b.cmp(a));
+            pids.into_iter().map(|(_, pid)| pid).collect()
+        };
+        due.into_iter().map(|(tenant, pids)| (tenant, sort(pids))).collect()
+    }
+
+    /// Notes that mapping events were lost: any process may have become a JVM since it was last examined.
+    pub(crate) fn note_loss(&mut self) {
+        self.lost_at = Some(Instant::now());
+    }
+
+    /// Examines a process during a scan. In its first examination, it is examined even if it maps no JVM's library, to
+    /// detect native images. Later, only a process that maps a JVM's library can have become a JVM.
+    fn examine_again(&mut self, pid: Pid) -> Option<Candidate> {
+        let seen = self.seen.get_mut(&pid)?;
+        let is_first = seen.examined.is_none();
+        seen.examined = Some(Instant::now());
+        if is_first || maps_jvm(pid) { self.examine(pid) } else { None }
     }
 
     /// Examines one process that is likely to be a JVM. Returns it if it is a JVM that no earlier call has
     /// returned.
     pub(crate) fn examine(&mut self, pid: Pid) -> Option<Candidate> {
-        let scans = self.scan_counts.entry(pid).or_insert(0);
-        if *scans == DECIDED {
+        let now = Instant::now();
+        let seen = self.seen.entry(pid).or_insert_with(|| Seen::new(now));
+        if seen.is_decided {
             return None;
         }
+        seen.examined = Some(now);
         match reader::within(MAX_OPENING, || Candidate::find(pid)) {
             Ok(candidate) => {
-                *scans = DECIDED;
+                seen.is_decided = true;
                 Some(candidate)
             }
             Err(error) => {
+                seen.examinations = seen.examinations.saturating_add(1);
                 if is_final(&error) {
-                    *scans = DECIDED;
+                    seen.is_decided = true;
                     self.refused.push((pid, error));
                 }
                 None
@@ -99,14 +207,26 @@ impl Scanner {
         }
     }
 
+    /// Returns the time to wait before a process that has mapped something like libjvm.so is examined: none at first, and
+    /// longer each time that it was no JVM.
+    pub(crate) fn backoff(&self, pid: Pid) -> Duration {
+        let examinations = self.seen.get(&pid).map_or(0, |seen| seen.examinations);
+        match examinations.checked_sub(FREE_EXAMINATIONS) {
+            None => Duration::ZERO,
+            Some(doublings) => MIN_BACKOFF
+                .saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX))
+                .min(MAX_BACKOFF),
+        }
+    }
+
     /// Returns whether the result for a process is final.
     pub(crate) fn is_decided(&self, pid: Pid) -> bool {
-        self.scan_counts.get(&pid) == Some(&DECIDED)
+        self.seen.get(&pid).is_some_and(|seen| seen.is_decided)
     }
 
     /// Forgets the result for a PID, so that later scans examine the process with this PID as if it were new.
     pub(crate) fn forget(&mut self, pid: Pid) {
-        self.scan_counts.remove(&pid);
+        self.seen.remove(&pid);
     }
 
     /// Returns the processes that were found since the last call and cannot be traced.
@@ -146,4 +266,89 @@ fn processes() -> Vec<Pid> {
         .collect();
     pids.sort_unstable();
     pids
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    fn sleepers(count: usize) -> Vec<Child> {
+        let start = |_| Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
+        (0..count).map(start).collect()
+    }
+
+    fn end(children: Vec<Child>) {
+        for mut child in children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    fn seen(age: u64, since_examined: u64, now: Instant) -> Seen {
+        let before = |seconds| now.checked_sub(Duration::from_secs(seconds)).unwrap();
+        Seen { examined: Some(before(since_examined)), ..Seen::new(before(age)) }
+    }
+
+    #[test]
+    fn old_process_is_examined_rarely_and_sooner_after_a_loss() {
+        let now = Instant::now();
+        assert!(Seen::new(now).is_due(None, now));
+        assert!(seen(16, 2, now).is_due(None, now) && !seen(16, 1, now).is_due(None, now));
+        let old = seen(100_000, 9, now);
+        assert!(!old.is_due(None, now) && old.is_due(Some(now), now));
+        // A loss before the examination does not matter.
+        assert!(!old.is_due(now.checked_sub(Duration::from_secs(10)), now));
+        assert!(!seen(100_000, 7, now).is_due(Some(now), now));
+        assert!(!Seen { is_decided: true, ..old }.is_due(Some(now), now));
+    }
+
+    #[test]
+    fn limited_scans_share_their_time_among_tenants_and_go_on_where_they_ended() {
+        let (many, few) = (sleepers(40), sleepers(1));
+        let pid = |child: &Child| Pid(child.id());
+        let all: Vec<_> = many.iter().chain(&few).map(pid).collect();
+        let mut scanner = Scanner::new();
+        let now = Instant::now();
+        for (index, pid) in all.iter().enumerate() {
+            let tenant = if index < many.len() { "many" } else { "few" };
+            scanner.seen.insert(*pid, Seen { tenant: Some(tenant.into()), ..Seen::new(now) });
+        }
+        let wanted = |pid: Pid| all.contains(&pid);
+        let examined = |scanner: &Scanner, pids: &[Child]| {
+            pids.iter().filter(|child| scanner.seen[&pid(child)].examined.is_some()).count()
+        };
+        // The list of processes alone takes longer than this, so nothing is examined.
+        scanner.scan_where(Some(Duration::ZERO), wanted);
+        assert_eq!((examined(&scanner, &many), examined(&scanner, &few)), (0, 0));
+        let mut scans = 0;
+        let begin = thread_cpu_time();
+        processes();
+        let limit = (thread_cpu_time() - begin) * 2 + Duration::from_millis(2);
+        while examined(&scanner, &many) < many.len() {
+            scanner.scan_where(Some(limit), wanted);
+            scans += 1;
+            // After any examination, the tenant with one process has had its turn among the first two.
+            assert!(examined(&scanner, &many) < 2 || examined(&scanner, &few) == 1);
+            assert!(scans < 1000);
+        }
+        end(many);
+        end(few);
+    }
+
+    #[test]
+    fn process_that_is_never_a_jvm_is_examined_ever_less_often() {
+        let child = sleepers(1);
+        let (mut scanner, pid) = (Scanner::new(), Pid(child[0].id()));
+        let mut backoffs = Vec::new();
+        for _ in 0..40 {
+            assert!(scanner.examine(pid).is_none());
+            backoffs.push(scanner.backoff(pid));
+        }
+        end(child);
+        assert_eq!(backoffs[..3], [Duration::ZERO; 3]);
+        assert_eq!(backoffs[3..5], [MIN_BACKOFF, 2 * MIN_BACKOFF]);
+        assert_eq!(backoffs[39], MAX_BACKOFF);
+    }
 }

@@ -59,6 +59,14 @@ impl Pace {
         }
     }
 
+    /// Minimum interval between scans of processes while mapping events are lost.
+    pub(crate) fn scan_interval_after_loss(self) -> Duration {
+        match self {
+            Self::Prompt => Duration::from_secs(1),
+            Self::Calm => Duration::from_secs(5),
+        }
+    }
+
     /// Returns the minimum age at which a new JVM is examined, if its tenant has started `started_recently`
     /// JVMs in the last ten seconds. Examining a JVM and attaching to it takes 10 to 50 ms of CPU time. This
     /// CPU time is saved for short programs, which end before they reach the minimum age.

@@ -4,8 +4,8 @@
 //! the run of a BPF program. A probe that is hit too often is therefore [detached](cycle) for a part of the
 //! time. A separate thread detaches it, because the kernel blocks the detaching thread for a while.
 //!
-//! All JVMs share one budget by max-min fairness. If the JVMs together exceed it, even with few hits each,
-//! the JVM that costs most is limited first. A probe is attached to a file, so the JVMs that run the same
+//! All tenants share one budget by max-min fairness, and the JVMs of a tenant share its part in the same way. If the
+//! JVMs together exceed the budget, even with few hits each, the tenant that costs most is limited first. A probe is attached to a file, so the JVMs that run the same
 //! file have their on periods together.
 
 mod cycle;
@@ -30,7 +30,7 @@ use crate::{
         trap_cost::trap_costs,
         uprobe::{self, Uprobe},
     },
-    process::{FileId, LibJvm, Target},
+    process::{FileId, LibJvm, Target, cgroup},
     sys::{Idle, fair_share, privileges, start_thread},
     trace::allocations::{
         counters::{self, Session},
@@ -85,10 +85,17 @@ struct Maps {
 struct File {
     /// The probe for objects outside of TLABs, and the probe for objects that begin a TLAB.
     probes: [Probe; 2],
-    /// The JVMs that run the file, with the runs of BPF programs measured so far.
-    jvms: HashMap<u64, Runs>,
+    /// The JVMs that run the file.
+    jvms: HashMap<u64, Jvm>,
     /// Whether one of the probes was ever detached for an off period.
     has_been_off: bool,
+}
+
+/// A JVM: its tenant, and the runs of BPF programs measured so far.
+#[derive(Debug)]
+struct Jvm {
+    tenant: Arc<str>,
+    runs: Runs,
 }
 
 #[derive(Debug)]
@@ -153,7 +160,8 @@ impl DutyCycles {
             Entry::Occupied(file) => file.into_mut(),
             Entry::Vacant(new) => new.insert(File::attach(&target.libjvm, session)?),
         };
-        file.jvms.insert(key, Runs::default());
+        let tenant = cgroup::tenant_of(target.pid());
+        file.jvms.insert(key, Jvm { tenant, runs: Runs::default() });
         file.publish(maps);
         drop(state);
         self.0.changed.notify_one();
@@ -245,13 +253,17 @@ impl State {
             *run_ns += AVERAGE_WEIGHT * (average - *run_ns);
         }
         let hit_cost = (trap_costs().probe_ns + *run_ns) / 1e9;
-        let probes = files.values().flat_map(|file| &file.probes);
-        let costs = probes.flat_map(|probe| probe.hits.values().map(|hits| hits.rate * hit_cost));
-        let share = fair_share(costs, self.budget);
+        let all = files.values().flat_map(|file| file.costs(hit_cost));
+        let mut by_tenant: HashMap<_, Vec<_>> = HashMap::new();
+        all.for_each(|(tenant, cost)| by_tenant.entry(tenant).or_default().push(cost));
+        let shares = shares(&by_tenant, self.budget);
         let Some(file) = files.get_mut(&id) else { return };
+        let (mut cost, mut allowed) = (0.0, 0.0);
+        for (tenant, one) in file.costs_of(index, hit_cost) {
+            cost += one;
+            allowed += one.min(shares.get(tenant).copied().unwrap_or(0.0));
+        }
         let probe = &mut file.probes[index];
-        let costs = || probe.hits.values().map(|hits| hits.rate * hit_cost);
-        let (cost, allowed) = (costs().sum(), costs().map(|cost: f64| cost.min(share)).sum());
         match probe.cycle.adapt(now, cost, allowed) {
             Action::Nothing => {}
             Action::CountAll => file.publish(maps),
@@ -304,13 +316,26 @@ impl File {
         })
     }
 
+    /// Returns what each probe would cost in each JVM if it were always attached, in shares of a processor, with the
+    /// JVM's tenant.
+    fn costs(&self, hit_cost: f64) -> impl Iterator<Item = (&Arc<str>, f64)> {
+        (0..self.probes.len()).flat_map(move |index| self.costs_of(index, hit_cost))
+    }
+
+    fn costs_of(&self, index: usize, hit_cost: f64) -> impl Iterator<Item = (&Arc<str>, f64)> {
+        let cost = move |(key, hits): (&u64, &Hits)| {
+            Some((&self.jvms.get(key)?.tenant, hits.rate * hit_cost))
+        };
+        self.probes[index].hits.iter().filter_map(cost)
+    }
+
     /// Updates the hit rate of a probe in each JVM. Returns the runs of BPF programs since the previous call.
     fn count(&mut self, index: usize, maps: &Maps, now: u64) -> Runs {
         let mut all = Runs::default();
         let Self { probes, jvms, .. } = self;
         let probe = &mut probes[index];
         let seconds = probe.cycle.counted_ns(now).max(1) as f64 / 1e9;
-        for (key, before) in jvms {
+        for (key, Jvm { runs: before, .. }) in jvms {
             if let Some(runs) = Runs::of(&maps.costs, *key) {
                 let new = runs.since(before);
                 all.timed += new.timed;
@@ -380,7 +405,32 @@ impl Probe {
     }
 }
 
+/// Returns the maximum cost of one probe in one JVM of each tenant, given these costs of each tenant. Infinity stands for
+/// no limit.
+fn shares<'a>(costs: &HashMap<&'a Arc<str>, Vec<f64>>, budget: f64) -> HashMap<Arc<str>, f64> {
+    let of_tenant = fair_share(costs.values().map(|costs| costs.iter().sum()), budget);
+    let share = |(tenant, costs): (&&'a Arc<str>, &Vec<f64>)| {
+        (Arc::clone(tenant), fair_share(costs.iter().copied(), of_tenant))
+    };
+    costs.iter().map(share).collect()
+}
+
 /// Detaches all probes of these files.
 fn detach<'a>(files: impl Iterator<Item = &'a mut File>) {
     uprobe::detach(files.flat_map(|file| &mut file.probes).map(|probe| &mut probe.uprobe));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenant_with_many_jvms_gets_no_more_than_another_one() {
+        let (many, one, quiet) = ("many".into(), "one".into(), "quiet".into());
+        let costs =
+            HashMap::from([(&many, vec![1.0; 50]), (&one, vec![4.0, 1.0]), (&quiet, vec![0.5])]);
+        let shares = shares(&costs, 5.5);
+        assert_eq!((shares["many"], shares["one"]), (0.05, 1.5));
+        assert!(shares["quiet"] >= 0.5);
+    }
 }
