@@ -14,12 +14,14 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    attack::Attack,
+    allocated,
+    attack::{Attack, Flood},
     cgroup::{Cgroup, Limits},
     gclog,
     load::Load,
     run_alone,
     runtimes::named,
+    scrape::{after_windows, sum},
     tool::{Tool, binary, run},
 };
 use rustix::process::Signal;
@@ -140,6 +142,72 @@ fn check_daemon_under_attack(windows: u32) {
     let durations: Vec<_> = of_neighbour.map(|r| r["stopped_ns"].as_u64().unwrap()).collect();
     assert_eq!(durations, paused, "pauses of the well-behaved JVM");
     neighbour.quit();
+}
+
+#[test]
+fn a_flood_of_mappings_beside_two_thousand_processes_costs_a_neighbour_nothing() {
+    run_alone();
+    let group = match Cgroup::new("daemon", limits_of_unit()) {
+        Ok(group) => group,
+        Err(error) => {
+            println!("NOT TESTED: no control group: {error}");
+            return;
+        }
+    };
+    let mut busy = Load::start(named("temurin-21"), "-XX:+UseSerialGC -Xmx256m");
+    let mut allocating = Load::start_program(named("temurin-17"), "-Xmx64m", "AllocLoad");
+    let daemon = Daemon::start(&group);
+    let before = after_windows(&daemon.listen, 1);
+    let flood = Flood::start();
+    // Longer than the time until the windows are complete, so that the load lasts for the whole time.
+    busy.go(300.0);
+    let allocated = thread::spawn(move || {
+        let truth = allocated::parse(&allocating.ask("go 20 50 1")).total;
+        (allocating, truth)
+    });
+    let cpu_before = cpu_ns(daemon.tool.pid());
+    let first = after_windows(&daemon.listen, 1);
+    let begin = Instant::now();
+    let last = after_windows(&daemon.listen, 4);
+    let elapsed = begin.elapsed().as_secs_f64();
+    let (allocating, truth) = allocated.join().unwrap();
+    // The last interval of allocation is in the window after its end.
+    let end = after_windows(&daemon.listen, 2);
+    let used = (cpu_ns(daemon.tool.pid()) - cpu_before) as f64 / 1e9;
+    drop(flood);
+    let label = |load: &Load| format!("pid=\"{}\"", load.pid());
+    let increase = |metric: &str, load: &Load, from: &str, to: &str| {
+        sum(to, metric, &[&label(load)]) - sum(from, metric, &[&label(load)])
+    };
+    let sampled = increase("jvmprobe_processor_seconds_total", &busy, &first, &last);
+    let cpu = increase("jvmprobe_cpu_seconds_total", &busy, &first, &last);
+    let bytes = increase("jvmprobe_allocated_bytes_total", &allocating, &before, &end);
+    println!(
+        "{elapsed:.0} s: {sampled:.2} s sampled of {cpu:.2} s; {bytes:.0} bytes of {truth}; the daemon used {used:.2} s"
+    );
+    assert!(sampled > 0.7 * cpu && cpu > 1.0, "{sampled} s of {cpu} s");
+    assert!((bytes / truth as f64 - 1.0).abs() < 0.02, "{bytes} of {truth} bytes");
+    assert_eq!(metric(&end, "jvmprobed_saving"), 0.0, "{end}");
+    // A JVM that starts beside the flood is found, too.
+    let late = Load::start(named("temurin-17"), "-XX:+UseSerialGC -Xmx64m");
+    let found = after_windows(&daemon.listen, 3);
+    assert!(
+        found.contains(&format!("jvmprobe_jvm_info{{jvm=\"GcLoad\",{}", label(&late))),
+        "{found}"
+    );
+    let (_, took) = daemon.get("/-/healthy");
+    println!("health within {took:?}");
+    daemon.tool.signal(Signal::TERM);
+    assert!(daemon.tool.wait().status.success());
+    drop((busy, allocating, late));
+}
+
+/// Returns the CPU time of a process, in nanoseconds.
+fn cpu_ns(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace();
+    let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
+    ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second()
 }
 
 /// Returns the peak memory of a process, in bytes.

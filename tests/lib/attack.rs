@@ -108,6 +108,28 @@ fn sparse_elf(path: &Path) {
     file.set_len(at + NAMES).unwrap();
 }
 
+/// Processes that are no JVMs and make it expensive to find JVMs: 2,000 sleeping ones, and one that makes the kernel lose
+/// mapping events. They end when this is dropped.
+pub struct Flood {
+    _processes: [ChildProcess; 2],
+    _dir: TempDir,
+    _group: Cgroup,
+}
+
+impl Flood {
+    /// Starts them in one control group, which gets at most 40 % of one processor.
+    pub fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("attackers");
+        compile("attackers.c", &[], &program);
+        let quota = Limits { cpu_percent: Some(40), ..Limits::default() };
+        let group = Cgroup::new("flood", quota).unwrap();
+        let start = |args: [&str; 2]| attacker(&group, &program, &args);
+        let processes = [start(["sleepers", "2000"]), start(["flood", program.to_str().unwrap()])];
+        Self { _processes: processes, _dir: dir, _group: group }
+    }
+}
+
 /// All attackers; they end when this is dropped.
 pub struct Attack {
     /// Dropped first, because processes that wait for a server's answer cannot end.

@@ -33,6 +33,8 @@ const SCAN_SHARE: f64 = 0.005;
 const MIN_SCAN_TIME: Duration = Duration::from_millis(5);
 /// Maximum number of processes that wait to be examined. Scans find the others.
 const MAX_WAITING: usize = 10_000;
+/// Maximum time that a process waits because other processes of its tenant wait.
+const MAX_WAIT: Duration = Duration::from_secs(600);
 /// Time after which a JVM that got no slot is examined again and may get one.
 const RETRY: Duration = Duration::from_secs(30);
 
@@ -218,7 +220,10 @@ impl Finder {
             let min_age = self.pace.min_age(started).max(self.min_age.for_starts(started));
             match min_age.max(self.scanner.backoff(pid)) {
                 Duration::ZERO => due.push(pid),
-                wait => self.wait_until(now + wait, pid, tenant),
+                wait => {
+                    let at = self.start_rates.space(Arc::clone(&tenant), wait, now);
+                    self.wait_until(at, pid, tenant);
+                }
             }
         }
         due.extend(self.waiting.iter().filter(|(_, one)| now >= one.due).map(|(&pid, _)| pid));
@@ -249,13 +254,17 @@ impl Finder {
 /// Start times of each tenant's latest new processes. They are recorded per tenant, so that a tenant that
 /// starts many processes delays only its own processes.
 #[derive(Debug, Default)]
-struct StartRates(HashMap<Arc<str>, VecDeque<Instant>>);
+struct StartRates {
+    start_times: HashMap<Arc<str>, VecDeque<Instant>>,
+    /// Time at which the last waiting process of each tenant is due.
+    last_due: HashMap<Arc<str>, Instant>,
+}
 
 impl StartRates {
     /// Adds a process. Returns the number of processes that its tenant has started within
     /// [`START_RATE_PERIOD`], at most [`MAX_STARTS_COUNTED`].
     fn add(&mut self, tenant: Arc<str>, now: Instant) -> usize {
-        let start_times = self.0.entry(tenant).or_default();
+        let start_times = self.start_times.entry(tenant).or_default();
         start_times.push_back(now);
         if start_times.len() > MAX_STARTS_COUNTED {
             start_times.pop_front();
@@ -263,10 +272,22 @@ impl StartRates {
         start_times.len()
     }
 
+    /// Returns the time at which a process that must wait is due. The processes of a tenant are due one after another,
+    /// at intervals of half of this time: attaching to JVMs that live longer would otherwise cost as much as attaching
+    /// to all.
+    fn space(&mut self, tenant: Arc<str>, wait: Duration, now: Instant) -> Instant {
+        let after_last =
+            self.last_due.get(&tenant).map(|&last| (last + wait / 2).min(now + MAX_WAIT));
+        let due = after_last.map_or(now + wait, |at| at.max(now + wait));
+        self.last_due.insert(tenant, due);
+        due
+    }
+
     /// Removes processes that were added more than [`START_RATE_PERIOD`] ago, and tenants that have none
     /// left.
     fn forget_before(&mut self, now: Instant) {
-        self.0.retain(|_, start_times| {
+        self.last_due.retain(|_, due| *due > now);
+        self.start_times.retain(|_, start_times| {
             while start_times.front().is_some_and(|&at| now - at > START_RATE_PERIOD) {
                 start_times.pop_front();
             }
@@ -304,8 +325,18 @@ mod tests {
         start_rates.forget_before(now + START_RATE_PERIOD);
         assert_eq!(start_rates.add("pod/other".into(), now + START_RATE_PERIOD), 2);
         start_rates.forget_before(now + START_RATE_PERIOD + Duration::from_millis(1));
-        assert_eq!(start_rates.0.len(), 1);
+        assert_eq!(start_rates.start_times.len(), 1);
         assert_eq!(start_rates.add("pod/many".into(), now + START_RATE_PERIOD), 1);
+    }
+
+    #[test]
+    fn waiting_processes_of_a_tenant_are_due_one_after_another() {
+        let (mut start_rates, now) = (StartRates::default(), Instant::now());
+        let wait = Duration::from_secs(8);
+        let mut due = |tenant: &str, now| start_rates.space(tenant.into(), wait, now);
+        assert_eq!([(); 3].map(|()| due("many", now)), [8, 12, 16].map(|s| now + wait / 8 * s));
+        assert_eq!(due("few", now), now + wait);
+        assert_eq!(due("many", now + 2 * wait), now + 3 * wait);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Main loop: receives batches from the tracers and passes complete windows on.
 
 use std::{
-    collections::BTreeMap,
     path::PathBuf,
     sync::{
         Arc,
@@ -15,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use libjvmprobe::{
     bpf::{self, clock::monotonic_ns},
     jvms::{
-        Registry, Select, Slots, host_attributes, host_name, next_report,
+        MinAge, Registry, Select, Slots, host_attributes, host_name, next_report,
         registry::{self, Search},
     },
     process::start_readers,
@@ -29,11 +28,14 @@ use libjvmprobe::{
 use crate::{
     collect::{
         batch::{Batch, Delivery},
+        costs::ResourceUse,
         jvms::Jvms,
-        saving::{self, Measures, Probes, Saving},
+        ladder::Measures,
+        saving::{self, Probes, Saving},
         signals::{self, Signals},
         tracers::{self, MAX_BATCHES, Tracers},
         values::HostCpuReader,
+        watchdog::Watchdog,
         window_builder::WindowBuilder,
         window_worker::WindowWorker,
     },
@@ -55,9 +57,11 @@ use crate::{
 const MAX_JVMS: usize = 1000;
 /// Interval at which the loop checks for JVMs that have ended.
 const TICK: Duration = Duration::from_secs(1);
+/// Maximum time until the tracers have started.
+const MAX_START_TIME: Duration = Duration::from_secs(20);
 /// Maximum times at shutdown: first until the tracers have ended, then until their last data is on disk, and
-/// then until it is pushed.
-const MAX_STOP_TIME: Duration = Duration::from_millis(2500);
+/// then until it is pushed. Their sum leaves some time for the rest within five seconds.
+const MAX_STOP_TIME: Duration = Duration::from_millis(2000);
 const MAX_WRITE_TIME: Duration = Duration::from_secs(1);
 const MAX_PUSH_TIME: Duration = Duration::from_millis(1500);
 
@@ -147,10 +151,12 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     };
     let saving = Saving::new(options.limits, measures, options.window);
     let rules = Arc::new(Rules::new(options.rules));
+    let min_age = MinAge::default();
     let registry = Registry::start(registry::Options {
         targets: Search::AllJvms,
         pace: tracers::PACE,
         slots: Some(slots.clone()),
+        min_age: min_age.clone(),
         identify: true,
         select: Some(Arc::clone(&rules) as Arc<dyn Select>),
     })?;
@@ -186,13 +192,14 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         window_end,
         window_end_ns,
         closed_end_ns: None,
-        reported: BTreeMap::new(),
+        watchdog: Watchdog::new(options.window),
         batches,
         tracers,
         saving,
         allocation_ppm,
         stack_ppm,
         thread_ppm,
+        min_age,
         notify,
         health,
     };
@@ -230,8 +237,7 @@ struct Daemon {
     window_end_ns: u64,
     /// End of the window that was closed last, on `CLOCK_MONOTONIC` in nanoseconds.
     closed_end_ns: Option<u64>,
-    /// Time of the last report of each tracer, on `CLOCK_MONOTONIC` in nanoseconds.
-    reported: BTreeMap<&'static str, u64>,
+    watchdog: Watchdog,
     batches: Receiver<Delivery>,
     tracers: Tracers,
     saving: Saving,
@@ -239,28 +245,45 @@ struct Daemon {
     allocation_ppm: Arc<AtomicU64>,
     stack_ppm: Arc<AtomicU64>,
     thread_ppm: Arc<AtomicU64>,
+    /// Age below which new JVMs are not followed, shared with the registry.
+    min_age: MinAge,
     notify: Notify,
     health: Arc<Health>,
 }
 
 impl Daemon {
-    /// Waits until every tracer has started or failed. Failures are logged; the daemon fails only if no
-    /// tracer has started.
+    /// Waits until every tracer has started or failed, for at most [`MAX_START_TIME`]. Failures are logged; the daemon
+    /// fails only if all tracers have failed.
     fn wait_for_tracers(&mut self, signals: &Signals) -> Result<()> {
         let (mut begun, mut failed) = (0, Vec::new());
-        while begun + failed.len() < self.tracers.len() {
+        let until = Instant::now() + MAX_START_TIME;
+        let mut next_tick = Instant::now();
+        while begun + failed.len() < self.tracers.len() && !signals.stop.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            if now >= next_tick {
+                next_tick = now + TICK;
+                self.report_alive();
+            }
+            if now >= until {
+                log::warn!(
+                    "some tracers have not started within {} s: their data is missing until they have",
+                    MAX_START_TIME.as_secs()
+                );
+                break;
+            }
             match self.batches.recv_timeout(TICK) {
                 Ok(Delivery { batch: Batch::Started, .. }) => begun += 1,
                 Ok(Delivery { batch: Batch::Ended { tracer, reason }, .. }) => {
                     failed.push((tracer, reason));
                 }
                 Ok(delivery) => self.handle_batch(delivery),
-                Err(RecvTimeoutError::Timeout) if signals.stop.load(Ordering::Relaxed) => break,
-                Err(RecvTimeoutError::Timeout) => self.report_alive(),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        if let (0, Some((_, reason))) = (begun, failed.first()) {
+        if let Some((_, reason)) = failed.first()
+            && failed.len() == self.tracers.len()
+        {
             bail!("{reason}");
         }
         for (tracer, reason) in failed {
@@ -292,14 +315,14 @@ impl Daemon {
             if now >= next_tick {
                 next_tick = now + TICK;
                 self.remove_ended_jvms();
+                self.watchdog.watch(self.tracers.names(), now);
                 self.report_alive();
             }
             if now >= self.window_end {
                 self.close_window(false);
             }
             if self.is_delivered() {
-                self.finish_window();
-                self.adjust_measures();
+                self.complete_window();
             }
             if signals.reload.swap(false, Ordering::Relaxed) {
                 self.reload(&read_again);
@@ -317,7 +340,7 @@ impl Daemon {
                 self.log_ended(tracer, &reason);
             }
             Delivery { batch: Batch::Reported { tracer }, at_ns } => {
-                self.reported.insert(tracer, at_ns);
+                self.watchdog.reported(tracer, at_ns);
             }
             delivery => self.builder.add(delivery, &mut self.jvms),
         }
@@ -326,6 +349,7 @@ impl Daemon {
     fn log_ended(&mut self, tracer: &str, reason: &str) {
         log::warn!("stopped collecting {tracer}: {reason}");
         self.tracers.remove(tracer);
+        self.watchdog.watch(self.tracers.names(), Instant::now());
         self.totals.lock().add_abandoned(tracer);
     }
 
@@ -361,8 +385,13 @@ impl Daemon {
 
     /// Ends the interval of the open window, and begins the next one. The last window ends now.
     fn close_window(&mut self, is_last: bool) {
-        // The previous window may still wait for data: at shutdown, or if this loop was delayed.
-        self.finish_window();
+        // The previous window may still wait for data: at shutdown, if this loop was delayed, or if a tracer was. It is
+        // judged nevertheless, because the tracer may be slow for the very reason that it costs too much.
+        if is_last {
+            self.finish_window();
+        } else {
+            self.complete_window();
+        }
         let options = self.tracers.options();
         (self.window_end, self.window_end_ns) = next_end(options);
         let window_ns = u64::try_from(options.window.as_nanos()).unwrap_or_default();
@@ -386,18 +415,23 @@ impl Daemon {
         self.builder.close(end_ns, cpu_times, host_ticks);
     }
 
-    /// Returns whether there is a closed window to which no more data will be added: every tracer has
-    /// reported since the window's end. Otherwise, the window is completed at the end of the next one.
+    /// Returns whether there is a closed window to which no more data will be added: every tracer that is not overdue
+    /// has reported since the window's end. Otherwise, the window is completed at the end of the next one.
     fn is_delivered(&self) -> bool {
         let end_ns = self.closed_end_ns.filter(|_| self.builder.has_closed());
-        let Some(end_ns) = end_ns else { return false };
-        let has_reported = |what| self.reported.get(what).is_some_and(|&at| at >= end_ns);
-        self.tracers.names().all(has_reported)
+        end_ns.is_some_and(|end_ns| self.watchdog.have_delivered(end_ns))
     }
 
-    /// If there is a closed window, completes it and passes it on to the worker thread.
-    fn finish_window(&mut self) {
-        let Some(window) = self.builder.finish() else { return };
+    /// If there is a closed window, completes it, passes it on to the worker thread, and judges what it has cost.
+    fn complete_window(&mut self) {
+        if self.finish_window() {
+            self.adjust_measures();
+        }
+    }
+
+    /// If there is a closed window, completes it and passes it on to the worker thread. Returns whether there was one.
+    fn finish_window(&mut self) -> bool {
+        let Some(window) = self.builder.finish() else { return false };
         for (tenant, jvms) in self.slots.take_refused() {
             limited::add("jvms", &tenant, jvms);
         }
@@ -408,11 +442,13 @@ impl Daemon {
         self.worker.enqueue(window);
         let stored = store::describe(self.totals.lock().store_counts);
         self.notify.status(&format!("{} JVMs; {stored}", self.jvms.running()));
+        true
     }
 
     fn update_own_metrics(&self) {
-        let resource_use = saving::ResourceUse::now();
+        let resource_use = ResourceUse::now();
         let mut totals = self.totals.lock();
+        totals.last_reports = self.watchdog.times();
         totals.collected = self.saving.collected();
         totals.own = DaemonMetrics {
             processor_ns: resource_use.processor_ns.saturating_add(serving_ns()),
@@ -430,8 +466,8 @@ impl Daemon {
         let probes = Probes {
             stops_ns: totals.probe_cost_ns(|tracer| tracer == tracers::STOPS),
             allocation_ns: totals.probe_cost_ns(|tracer| tracer == tracers::ALLOCATION),
-            others_ns: totals
-                .probe_cost_ns(|tracer| ![tracers::STOPS, tracers::ALLOCATION].contains(&tracer)),
+            samples_ns: totals.probe_cost_ns(|tracer| tracer == tracers::SAMPLES),
+            waits_ns: totals.probe_cost_ns(|tracer| tracer == tracers::WAITS),
         };
         drop(totals);
         let change = self.saving.evaluate(self.jvms.running(), probes);
@@ -449,6 +485,7 @@ impl Daemon {
         self.allocation_ppm.store(self.saving.allocation_ppm(), Ordering::Relaxed);
         self.stack_ppm.store(self.saving.stack_ppm(), Ordering::Relaxed);
         self.thread_ppm.store(self.saving.thread_ppm(), Ordering::Relaxed);
+        self.min_age.set(self.saving.min_age());
     }
 
     fn reload(&mut self, read_again: impl Fn() -> Result<Changed>) {
@@ -479,10 +516,12 @@ impl Daemon {
         self.tracers.stop();
         let until = Instant::now() + MAX_STOP_TIME;
         loop {
-            match self.batches.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(delivery) => self.handle_batch(delivery),
+            // Batches that arrive all the time do not prolong the wait.
+            let left = until.saturating_duration_since(Instant::now());
+            match self.batches.recv_timeout(left) {
+                Ok(delivery) if !left.is_zero() => self.handle_batch(delivery),
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {
                     log::warn!("a tracer did not stop in time: its last data is not stored");
                     break;
                 }

@@ -29,7 +29,7 @@ use libjvmprobe::{
 
 use crate::collect::{
     batch::{Batch, Delivery},
-    saving::Measures,
+    ladder::Measures,
     stalls,
     waits::{DELAY_NS, Delivered, Waits},
 };
@@ -50,8 +50,10 @@ pub const STOPS: &str = "pauses";
 pub const ALLOCATION: &str = "allocation";
 /// Name of the tracer of allocation in records of loss.
 const ALLOCATIONS: &str = "allocations";
+/// Name of the sampler, also in records of cost and loss.
+pub const SAMPLES: &str = "samples";
 /// Name of the tracer of waits, also in records of cost and loss.
-const WAITS: &str = "waits";
+pub const WAITS: &str = "waits";
 
 /// Name of the search for deadlocks.
 const THREADS: &str = "threads";
@@ -118,7 +120,7 @@ impl Tracers {
         let (has_allocation, has_waits) = (options.allocation, options.waits.is_some());
         let mut tracers = Self { options, out: Some(out), running: Vec::new() };
         tracers.add("pauses", pauses)?;
-        tracers.add("samples", samples)?;
+        tracers.add(SAMPLES, samples)?;
         if has_allocation {
             tracers.add(ALLOCATIONS, allocations)?;
         }
@@ -178,7 +180,7 @@ impl Tracers {
         // changes.
         let samples = |measures: Measures| (measures.hertz > 0, measures.off_cpu);
         if samples(from) != samples(to) {
-            self.restart("samples", to.hertz > 0, self::samples)?;
+            self.restart(SAMPLES, to.hertz > 0, self::samples)?;
         }
         if from.allocation != to.allocation {
             self.restart(ALLOCATIONS, to.allocation, allocations)?;
@@ -510,7 +512,7 @@ fn samples(options: &Options, out: &SyncSender<Delivery>, stop: &AtomicBool) -> 
         pace: PACE,
         registry: Some(options.registry.clone()),
     };
-    let tracer = samples::Sampler::new(tracer_options, BatchSink::new(options, out, "samples"))?;
+    let tracer = samples::Sampler::new(tracer_options, BatchSink::new(options, out, SAMPLES))?;
     let mut tracer = tracer.with_stack_budget(Arc::clone(&options.stack_ppm));
     tracer.start()?;
     tracer.sink.send(Batch::Started);

@@ -155,6 +155,8 @@ impl Totals {
             .collected
             .iter()
             .map(|&(what, is)| (label("what", what), if is { 1.0 } else { 0.0 }));
+        let last_reports =
+            self.last_reports.iter().map(|&(tracer, ns)| (label("tracer", tracer), seconds(ns)));
         let costs = || self.probe_costs.iter().map(|(&tracer, all)| (label("tracer", tracer), all));
         vec![
             own(&table::BUILD_INFO, [(label("version", env!("CARGO_PKG_VERSION")), 1.0)]),
@@ -166,6 +168,7 @@ impl Totals {
             single(&table::SAMPLING_HERTZ, daemon.hertz as f64),
             single(&table::SAVING, daemon.saving as f64),
             own(&table::COLLECTED, collected),
+            own(&table::LAST_REPORT, last_reports),
             single(&table::WINDOW_DELAY, seconds(daemon.window_delay_ns)),
             single(&table::WINDOWS, self.windows as f64),
             single(

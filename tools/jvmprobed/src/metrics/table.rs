@@ -86,6 +86,7 @@ metrics! {
     SAMPLING_HERTZ "jvmprobed_sampling_hertz" "" Gauge "Samples per second on each CPU; lower than configured while the daemon saves resources.";
     SAVING "jvmprobed_saving" "" Gauge "Steps by which collection is reduced to save resources; 0 if it is not reduced.";
     COLLECTED "jvmprobed_collected" "" Gauge "Whether a measure is collected; 0 while it is omitted to save resources.";
+    LAST_REPORT "jvmprobed_tracer_last_report_timestamp" "seconds" Gauge "Time of a tracer's last report, in seconds since 1970; a tracer reports at the end of each window.";
     WINDOW_DELAY "jvmprobed_window_delay" "seconds" Gauge "Time from the end of the last window until it was passed on to be stored and pushed.";
     WINDOWS "jvmprobed_windows" "" Counter "Windows passed on to be stored and pushed.";
     WINDOWS_LOST "jvmprobed_windows_lost" "" Counter "Windows that could not be written to disk.";

@@ -143,6 +143,8 @@ pub struct Totals {
     pub store_counts: Counts,
     /// Configured measures by name, each with whether it is collected now.
     pub collected: Vec<(&'static str, bool)>,
+    /// Time of each tracer's last report, in nanoseconds since 1970.
+    pub last_reports: Vec<(&'static str, u64)>,
     /// Delivery counts of each push target.
     pub targets: Vec<Arc<Ledger>>,
 }
