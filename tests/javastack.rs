@@ -10,6 +10,7 @@ use std::{
 };
 
 use jvmprobe_tests::{
+    cgroup::{Cgroup, Limits},
     load::Load,
     run_beside_others,
     runtimes::{Runtime, named, of_unstable, selected},
@@ -666,10 +667,20 @@ fn jvm_that_does_not_reach_a_safepoint_is_dumped() {
     }
 }
 
+/// Returns whether a process is in this state, as its `status` in /proc describes it.
+fn is_in_state(pid: u32, state: &str) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.lines().any(|line| line.starts_with("State:") && line.contains(state))
+}
+
 /// Returns whether a process is stopped by a signal.
 fn is_stopped(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    status.lines().any(|line| line.starts_with("State:") && line.contains("T (stopped)"))
+    is_in_state(pid, "T (stopped)")
+}
+
+/// Returns whether a process is stopped by a tracer.
+fn is_frozen(pid: u32) -> bool {
+    is_in_state(pid, "t (tracing stop)")
 }
 
 #[test]
@@ -681,33 +692,45 @@ fn frozen_jvm_continues_however_the_tool_ends() {
     let spinner =
         threads_of(&records[0]).iter().find(|thread| thread["name"] == "spinner").unwrap();
     assert_eq!(spinner["activity"], "still", "{spinner}");
-    assert!(!is_stopped(load.pid()));
+    assert!(!is_frozen(load.pid()));
     let pid = load.pid().to_string();
-    let mut was_stopped = 0;
-    for _ in 0..20 {
+    let group = Cgroup::new("freeze", Limits::default());
+    if let Err(error) = &group {
+        eprintln!("cannot kill a control group: {error}");
+    }
+    let mut was_frozen = 0;
+    for round in 0..20 {
         let mut tool = Command::new(tool::binary("javastack"));
         let tool = tool.args(["-p", &pid, "--freeze", "-q", "0.001"]).stdout(Stdio::null());
+        let killed_group = group.as_ref().ok().filter(|_| round % 2 == 1);
+        if let Some(group) = killed_group {
+            group.enter(tool);
+        }
         let mut tool = tool.spawn().unwrap();
         // Waits up to two seconds until the JVM is stopped, so that the tool is killed while the JVM is
         // stopped.
         for _ in 0..2000 {
-            if is_stopped(load.pid()) {
-                was_stopped += 1;
+            if is_frozen(load.pid()) {
+                was_frozen += 1;
                 break;
             }
             sleep(Duration::from_millis(1));
         }
-        tool.kill().unwrap();
+        match killed_group {
+            // No process of the tool is left that could continue the JVM.
+            Some(group) => group.kill().unwrap(),
+            None => tool.kill().unwrap(),
+        }
         tool.wait().unwrap();
         for _ in 0..5000 {
-            if !is_stopped(load.pid()) {
+            if !is_frozen(load.pid()) {
                 break;
             }
             sleep(Duration::from_millis(1));
         }
-        assert!(!is_stopped(load.pid()));
+        assert!(!is_frozen(load.pid()));
     }
-    assert!(was_stopped > 0);
+    assert!(was_frozen > 0);
     // A process that is stopped already stays so.
     let raw = Pid::from_raw(load.pid().cast_signed()).unwrap();
     kill_process(raw, Signal::STOP).unwrap();

@@ -121,6 +121,16 @@ impl Cgroup {
         unsafe { command.pre_exec(enter) };
     }
 
+    /// Kills all its processes at once, as the kernel does if a container's memory is used up and as systemd does.
+    ///
+    /// # Errors
+    /// The errors of write(2). Before Linux 5.14, there is no file `cgroup.kill`.
+    pub fn kill(&self) -> io::Result<()> {
+        let file =
+            self.folders.iter().map(|dir| dir.join("cgroup.kill")).find(|file| file.exists());
+        fs::write(file.ok_or(io::ErrorKind::NotFound)?, "1")
+    }
+
     /// Returns the number of periods in which its CPU quota was used up; `None` if it has no quota.
     pub fn throttled_periods(&self) -> Option<u64> {
         let stats = self.folders.iter().map(|dir| fs::read_to_string(dir.join("cpu.stat")));

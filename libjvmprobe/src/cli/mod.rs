@@ -23,8 +23,7 @@ pub use common::Common;
 pub use messages::{init as init_messages, limit_warnings, print_messages_as_json};
 
 use crate::{
-    Error, Pid, Result, elf::separate_debug_file::set_symbol_files, process::freeze,
-    stack::symbolizer, sys,
+    Error, Pid, Result, elf::separate_debug_file::set_symbol_files, stack::symbolizer, sys,
 };
 
 /// Maximum duration of a trace in seconds, one year; a larger value is a typing error.
@@ -152,7 +151,6 @@ where
     T: Termination,
     E: Display,
 {
-    freeze::enter();
     symbolizer::enter();
     let args = A::parse_from(A::convert_obsolete_options(env::args_os().collect()));
     let mut command = A::command();
@@ -186,7 +184,6 @@ where
     T: Termination,
     E: Display,
 {
-    freeze::enter();
     symbolizer::enter();
     let args = A::parse();
     let mut command = A::command();

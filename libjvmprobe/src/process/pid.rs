@@ -157,11 +157,6 @@ impl Process {
         Ok(pidfd_send_signal(&self.pidfd, signal)?)
     }
 
-    /// Returns a copy of its pidfd, as an open file of a child process.
-    pub(super) fn pidfd(&self) -> io::Result<OwnedFd> {
-        self.pidfd.try_clone()
-    }
-
     /// Returns whether it is stopped: by SIGSTOP, by Ctrl-Z, or by a debugger.
     pub(crate) fn is_stopped(&self) -> bool {
         let stat = i32::try_from(self.pid.0).ok().map(|pid| Proc::new(pid).and_then(|p| p.stat()));

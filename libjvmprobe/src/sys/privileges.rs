@@ -36,8 +36,6 @@ pub const RAISE_PRIORITY: CapabilitySet =
 pub const KERNEL_SYMBOLS: CapabilitySet = CapabilitySet::SYSLOG;
 /// For creating and removing files in folders of other users, as `sudo` users do with `-o`.
 pub const OUTPUT: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
-/// For stopping and continuing processes of other users.
-pub const SIGNAL: CapabilitySet = CapabilitySet::KILL;
 /// For the attach protocol: acting as the JVM's user, creating files and sending a signal.
 pub const ATTACH_PROTOCOL: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::FOWNER)

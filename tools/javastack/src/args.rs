@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
 
-    /// Stop the JVM with SIGSTOP during each dump, so that all threads are shown as they were at one instant
+    /// Stop the JVM with ptrace during each dump, so that all threads are shown as they were at one instant
     #[arg(long)]
     pub freeze: bool,
 

@@ -30,7 +30,7 @@ use libjvmprobe::{
     },
     stack::profile::Profile,
     sys::{
-        privileges::{ATTACH, KERNEL_SYMBOLS, MAPS, OUTPUT, READ, Rights, SIGNAL, keep_only},
+        privileges::{ATTACH, KERNEL_SYMBOLS, MAPS, OUTPUT, READ, Rights, keep_only},
         stop_on_signal,
     },
     trace::threads::{Changes, Dumper, MAX_VIRTUAL_THREADS},
@@ -53,7 +53,6 @@ fn run(args: &Args) -> Result<ExitCode> {
     bpf::preflight::check()?;
     let rights = [
         (args.mixed, KERNEL_SYMBOLS),
-        (args.freeze, SIGNAL),
         // This right is also needed at the end, because `Files::write` removes a created file if there is
         // nothing to write.
         (!args.output.is_empty(), OUTPUT),
