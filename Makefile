@@ -4,6 +4,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
 TOOLS := javaclass javagc javaobjnew javaprof javastack javawait jvmprobed
+# Runs on the user's machine, so it is installed to bin.
+PLUGIN := kubectl-jvm
 
 # Like release, but faster to build: see Cargo.toml.
 TESTED := --profile tested --locked
@@ -94,7 +96,10 @@ bench: ## Measure accuracy, overhead, start-up time, throughput and memory (root
 
 install: ## Install self-contained binaries and man pages under PREFIX
 	@tests/setup build
-	@built=$$(CARGO="$(CARGO)" tests/static $(TOOLS)) || exit 1; for tool in $(TOOLS); do \
+	@built=$$(CARGO="$(CARGO)" tests/static $(TOOLS) $(PLUGIN)) || exit 1; \
+	install -D -m 755 $$built/$(PLUGIN) $(DESTDIR)$(PREFIX)/bin/$(PLUGIN) && \
+	install -D -m 644 man/$(PLUGIN).8 $(DESTDIR)$(PREFIX)/share/man/man8/$(PLUGIN).8 || exit 1; \
+	for tool in $(TOOLS); do \
 		install -D -m 755 $$built/$$tool $(DESTDIR)$(PREFIX)/sbin/$$tool && \
 		install -D -m 644 man/$$tool.8 $(DESTDIR)$(PREFIX)/share/man/man8/$$tool.8 && \
 		install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions && \
@@ -102,8 +107,6 @@ install: ## Install self-contained binaries and man pages under PREFIX
 			> $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$tool || exit 1; \
 		echo "installed $(DESTDIR)$(PREFIX)/sbin/$$tool"; \
 	done
-	@install -D -m 755 tools/kubectl-jvm/kubectl-jvm $(DESTDIR)$(PREFIX)/bin/kubectl-jvm
-	@install -D -m 644 man/kubectl-jvm.8 $(DESTDIR)$(PREFIX)/share/man/man8/kubectl-jvm.8
 
 packages: ## Build .deb and .rpm of all tools and of the service jvmprobed, with SBOMs, below target/packages; also for aarch64 if tests/aarch64 has a cross compiler
 	@tests/packagers >/dev/null
@@ -134,7 +137,7 @@ uninstall: ## Remove the files that install has installed
 		rm -fv $(DESTDIR)$(PREFIX)/sbin/$$tool $(DESTDIR)$(PREFIX)/share/man/man8/$$tool.8 \
 			$(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$tool; \
 	done
-	@rm -fv $(DESTDIR)$(PREFIX)/bin/kubectl-jvm $(DESTDIR)$(PREFIX)/share/man/man8/kubectl-jvm.8
+	@rm -fv $(DESTDIR)$(PREFIX)/bin/$(PLUGIN) $(DESTDIR)$(PREFIX)/share/man/man8/$(PLUGIN).8
 
 clean: ## Remove all build output
 	$(CARGO) clean

@@ -306,11 +306,64 @@ fn rendered_charts_match_the_schemas() {
         ("hostPID: true", "hostPid: true"),
         ("containerPort: 9464", "containerPort: x"),
         ("jobLabel:", "joblabel:"),
-        ("interval: 1m", "interval: soon"),
+        ("interval: \"1m\"", "interval: soon"),
     ] {
         let (_, errors) = check("1.37", &[&rendered[at].replace(text, wrong)]);
         assert!(!errors.is_empty(), "{wrong} is accepted");
     }
+}
+
+/// A text is a text, whatever YAML would make of it without quotes.
+#[test]
+fn values_and_names_cannot_become_other_fields() {
+    run_beside_others();
+    for hostile in
+        ["x\nhostNetwork: true\r- {a: b}\u{85}c: d\u{2028}e: f # g", "true", "1e3", "{a: b}"]
+    {
+        let values = json!({
+            "config": {"push": [{"to": format!("dir=/{}", hostile.replace(['\n', '\r'], ""))}]},
+            "serviceAccount": {"create": false, "name": hostile},
+            "priorityClass": {"create": false, "name": hostile},
+            "dashboards": {"namespace": hostile},
+            "image": {"repository": hostile},
+            "extraArgs": [format!("-{hostile}")],
+            "metrics": {"webConfigSecret": hostile},
+            "podLabels": {"a": hostile},
+            "podAnnotations": {"a": hostile},
+            "nodeSelector": {"a": hostile},
+        });
+        let text = render(&values.to_string(), &[]).unwrap();
+        let (all, errors) = check("1.37", &[&text]);
+        assert!(errors.is_empty(), "{errors:#?}");
+        let pod = &of_kind(&all[0], "DaemonSet")[0]["spec"]["template"];
+        for pointer in [
+            "/spec/serviceAccountName",
+            "/spec/priorityClassName",
+            "/spec/volumes/4/secret/secretName",
+            "/spec/nodeSelector/a",
+            "/metadata/labels/a",
+            "/metadata/annotations/a",
+        ] {
+            assert_eq!(pod.pointer(pointer), Some(&json!(hostile)), "{pointer}: {pod:#}");
+        }
+        let container = &pod["spec"]["containers"][0];
+        assert_eq!(container["image"], format!("{hostile}:0.2.0"));
+        assert_eq!(container["args"][4], format!("-{hostile}"));
+        assert!(pod["spec"]["hostNetwork"].is_null(), "{pod:#}");
+        let maps = of_kind(&all[0], "ConfigMap");
+        assert!(maps.iter().any(|map| map["metadata"]["namespace"] == hostile));
+        let map = maps.iter().find(|map| map["data"]["jvmprobed.toml"].is_string()).unwrap();
+        assert_eq!(map["data"].as_object().unwrap().len(), 1, "{map:#}");
+        Config::parse(configuration(&all[0])).unwrap();
+    }
+    // Helm accepts names of releases and namespaces that are numbers for YAML.
+    let chart = deploy_path("helm/jvmprobed");
+    let text = helm(&["template", "123", chart.to_str().unwrap(), "-n", "456"]).unwrap();
+    let (all, errors) = check("1.37", &[&text]);
+    assert!(errors.is_empty(), "{errors:#?}");
+    let metadata = &of_kind(&all[0], "DaemonSet")[0]["metadata"];
+    assert_eq!(metadata["labels"]["app.kubernetes.io/instance"], "123");
+    assert_eq!(metadata["namespace"], "456");
 }
 
 /// Kubernetes before 1.30 has an annotation instead of the field appArmorProfile.

@@ -2,7 +2,7 @@
 
     apiserver.py CONFIG
 
-CONFIG is a JSON file: "pods" has the pods that exist at the start, "tools" is a directory with jvmprobe's binaries,
+CONFIG is a JSON file: "pods" and "workloads" have the pods and Deployments that exist at the start, "tools" is a directory with jvmprobe's binaries,
 "state" is the directory that pods see as /var/lib/jvmprobe, and "root" is an empty directory. At the start, this
 script prints "ready PORT". Each line on standard input is a command:
 
@@ -59,6 +59,7 @@ exec chroot . /setpriv --bounding-set "$CAPABILITIES" --inh-caps=-all -- "$@"
 lock = threading.Lock()
 config = json.load(open(sys.argv[1], encoding="utf-8"))
 pods = {(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in config["pods"]}
+workloads = {(item["metadata"]["namespace"], item["metadata"]["name"]): item for item in config["workloads"]}
 namespaces = {namespace for namespace, _ in pods} | {"jvmprobe"}
 created, forbidden, restricted, waiting = [], set(), set(), []
 # Main process of each created pod, and all processes.
@@ -127,19 +128,31 @@ def get(path, query):
         {"name": "pods/exec", "singularName": "", "namespaced": True, "kind": "PodExecOptions", "verbs": ["create", "get"]},
     ]
     reviews = [{"name": "selfsubjectaccessreviews", "singularName": "", "namespaced": False, "kind": "SelfSubjectAccessReview", "verbs": ["create"]}]
-    version = {"groupVersion": "authorization.k8s.io/v1", "version": "v1"}
-    group = {"name": "authorization.k8s.io", "versions": [version], "preferredVersion": version}
+    deployments = [{"name": "deployments", "singularName": "deployment", "namespaced": True, "kind": "Deployment", "verbs": ["get"], "shortNames": ["deploy"]}]
+    groups = []
+    for group in ("authorization.k8s.io", "apps"):
+        version = {"groupVersion": f"{group}/v1", "version": "v1"}
+        groups.append({"name": group, "versions": [version], "preferredVersion": version})
     match path.strip("/").split("/"):
         case ["version"]:
             return 200, {"major": "1", "minor": "34", "gitVersion": "v1.34.0"}
         case ["api"]:
             return 200, {"kind": "APIVersions", "versions": ["v1"]}
         case ["apis"]:
-            return 200, {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]}
+            return 200, {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
         case ["api", "v1"]:
             return 200, {"kind": "APIResourceList", "groupVersion": "v1", "resources": resources}
         case ["apis", "authorization.k8s.io", "v1"]:
             return 200, {"kind": "APIResourceList", "groupVersion": "authorization.k8s.io/v1", "resources": reviews}
+        case ["apis", "apps", "v1"]:
+            return 200, {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": deployments}
+        case ["apis", "apps", "v1", "namespaces", namespace, "deployments", name]:
+            if not may("get", "deployments"):
+                return denied("get", "deployments", name, namespace)
+            workload = workloads.get((namespace, name))
+            if workload is None:
+                return status(404, "NotFound", f'deployments.apps "{name}" not found', details={"name": name, "kind": "deployments"})
+            return 200, workload
         case ["api", "v1", "namespaces", name] if name in namespaces:
             return 200, {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}}
         case ["api", "v1", "namespaces", name]:

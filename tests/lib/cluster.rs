@@ -102,11 +102,13 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster with these pods.
+    /// Starts a cluster with these pods and workloads. Their namespaces exist.
     ///
     /// # Panics
     /// If it does not start.
-    pub fn start(pods: &[Value]) -> Self {
+    pub fn start(objects: &[Value]) -> Self {
+        let (pods, workloads): (Vec<_>, Vec<_>) =
+            objects.iter().partition(|object| object["kind"] == "Pod");
         let dir = tempfile::tempdir().expect("a temporary folder");
         for name in ["root", "state", "tools", "laptop", "tmp", "home", "bin"] {
             fs::create_dir(dir.path().join(name)).expect("a folder");
@@ -118,8 +120,13 @@ impl Cluster {
             let (from, to) = (binary(tool), path("tools").join(tool));
             fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop)).expect("a copy");
         }
+        let plugin = path("bin").join("kubectl-jvm");
+        let from = binary("kubectl-jvm");
+        fs::hard_link(&from, &plugin)
+            .or_else(|_| fs::copy(&from, &plugin).map(drop))
+            .expect("a copy");
         let config = json!({
-            "pods": pods, "tools": path("tools"), "state": path("state"), "root": path("root"),
+            "pods": pods, "workloads": workloads, "tools": path("tools"), "state": path("state"), "root": path("root"),
         });
         fs::write(path("config.json"), config.to_string()).expect("a file");
         let mut command = Command::new("python3");
@@ -164,32 +171,17 @@ impl Cluster {
     /// If PATH is not set.
     pub fn plugin(&self, args: &[&str]) -> Command {
         let old = std::env::var("PATH").expect("PATH");
-        let own = repository_root().join("tools/kubectl-jvm");
         let kubectl = deployer_path("kubectl");
         let folder = kubectl.parent().expect("a file in a folder");
-        // A shell cannot handle a signal that its parent ignores, as for the background jobs of scripts.
-        let mut command = Command::new("env");
-        command.arg("--default-signal=INT").arg(&kubectl);
+        let mut command = Command::new(&kubectl);
         command.arg("jvm").args(args).current_dir(self.laptop());
-        let wrapper = self.dir.path().join("bin");
-        let path = [&wrapper, folder, &own].map(|path| path.display().to_string()).join(":");
+        let own = self.dir.path().join("bin");
+        let path = [&own, folder].map(|path| path.display().to_string()).join(":");
         command.env("PATH", format!("{path}:{old}"));
         command.env("KUBECONFIG", self.dir.path().join("kubeconfig"));
         command.env("TMPDIR", self.dir.path().join("tmp")).env("HOME", self.home());
         command.env_remove("KUBECTL_JVM_IMAGE").stdin(Stdio::null());
         command
-    }
-
-    /// Makes [`plugin`](Self::plugin) run in this shell from now on, instead of `sh`.
-    ///
-    /// # Panics
-    /// If the folder is full.
-    pub fn use_shell(&self, shell: &str) {
-        let script = repository_root().join("tools/kubectl-jvm/kubectl-jvm");
-        let wrapper = format!("#!/bin/sh\nexec {shell} '{}' \"$@\"\n", script.display());
-        let path = self.dir.path().join("bin/kubectl-jvm");
-        fs::write(&path, wrapper).expect("a file");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
     }
 
     /// Replaces jvmprobed in pods by a shell script. `archive` is a file that the script sees as `/usr/sbin/archive`.

@@ -2,7 +2,7 @@
 //!
 //! Standard input is the connection to the user: input, or its end, ends the tool like Ctrl-C. So the tool ends even if
 //! the connection breaks. The files that the tool writes are in a file system of their own, which the kernel removes
-//! with the last process that uses it. At the end, they are sent as a tar archive.
+//! with the last process that uses it. At the end, the regular files are sent as a tar archive.
 
 mod tar;
 
@@ -115,7 +115,8 @@ fn end_with_input(child: &Child) -> io::Result<()> {
 fn send_files(mark: &str) -> Result<()> {
     let mut paths: Vec<_> =
         fs::read_dir(".")?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
-    paths.retain(|path| path.is_file());
+    // Links are not followed, because they could lead to any file of the node.
+    paths.retain(|path| path.symlink_metadata().is_ok_and(|meta| meta.is_file()));
     paths.sort();
     if paths.is_empty() {
         return Ok(());

@@ -4,10 +4,11 @@ use std::{
     fs::File,
     io::{self, Read, Write},
     os::unix::ffi::OsStrExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::{Mode, OFlags};
 
 /// Size of a block. A header is one block, and files are padded to whole blocks.
 const BLOCK: usize = 512;
@@ -21,7 +22,7 @@ pub(super) fn write(out: &mut impl Write, mark: &str, paths: &[PathBuf]) -> Resu
     writeln!(out, "{mark}")?;
     for path in paths {
         let name = path.file_name().unwrap_or_default();
-        let file = File::open(path).with_context(|| format!("cannot open {}", name.display()))?;
+        let file = open(path).with_context(|| format!("cannot open {}", name.display()))?;
         let size = file.metadata()?.len();
         out.write_all(&header(name.as_bytes(), size)?)?;
         // A file that has grown is cut off, because its size is already written.
@@ -35,6 +36,12 @@ pub(super) fn write(out: &mut impl Write, mark: &str, paths: &[PathBuf]) -> Resu
     out.write_all(&[0; 2 * BLOCK])?;
     out.flush()?;
     Ok(())
+}
+
+/// Opens a file, but follows no link.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
 }
 
 /// Returns the header of a regular file.
@@ -92,6 +99,15 @@ mod tests {
         for (name, size) in contents {
             assert_eq!(fs::read(to.path().join(name)).unwrap(), vec![b'x'; size], "{name}");
         }
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.svg");
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        let error = write(&mut Vec::new(), "mark", &[path]).unwrap_err().to_string();
+        assert_eq!(error, "cannot open a.svg");
     }
 
     #[test]

@@ -10,14 +10,14 @@
 
 {{- define "jvmprobed.selectorLabels" -}}
 app.kubernetes.io/name: jvmprobed
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "jvmprobed.labels" -}}
 {{ include "jvmprobed.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
 {{- end -}}
 
 {{- define "jvmprobed.serviceAccountName" -}}
@@ -44,9 +44,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* The configuration file. Helm reads all numbers as floats, and jvmprobed accepts no float for an integer. */}}
+{{/*
+The configuration file. Helm reads all numbers as floats, and jvmprobed accepts no float for an integer. YAML also ends
+lines at the three characters that are escaped here, so they would end the block that contains the file.
+*/}}
 {{- define "jvmprobed.toml" -}}
-{{- regexReplaceAll "(?m)( = -?[0-9]+)\\.0$" (toToml .Values.config) "${1}" -}}
+{{- $text := regexReplaceAll "(?m)( = -?[0-9]+)\\.0$" (toToml .Values.config) "${1}" -}}
+{{- $text | replace "\u0085" "\\u0085" | replace "\u2028" "\\u2028" | replace "\u2029" "\\u2029" -}}
 {{- end -}}
 
 {{/* "true" if the kind of the Prometheus Operator is wanted: (list $ "PodMonitor" enabled) */}}
