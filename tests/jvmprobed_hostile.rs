@@ -7,7 +7,6 @@ use std::{
     fs,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
-    path::Path,
     process::Command,
     thread,
     time::{Duration, Instant},
@@ -30,20 +29,6 @@ use tempfile::TempDir;
 const WINDOW: Duration = Duration::from_secs(5);
 /// Longer than a healthy daemon takes to answer on the slowest machine.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// The limits that the systemd unit sets.
-fn limits_of_unit() -> Limits {
-    let house = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let unit = house.join("tools/jvmprobed/deploy/systemd/jvmprobed.service");
-    let unit = fs::read_to_string(unit).unwrap();
-    let value = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key));
-    let number = |text: &str| text.trim_end_matches(['M', '%']).parse::<u64>().unwrap();
-    Limits {
-        memory: Some(number(value("MemoryMax=").unwrap()) << 20),
-        cpu_percent: value("CPUQuota=").map(number),
-        tasks: value("TasksMax=").map(number),
-    }
-}
 
 /// A daemon with a store and a port of its own.
 struct Daemon {
@@ -79,7 +64,7 @@ impl Daemon {
 /// Runs the daemon beside all attackers for some windows.
 fn check_daemon_under_attack(windows: u32) {
     run_alone();
-    let limits = limits_of_unit();
+    let limits = Limits::of_unit();
     let group = match Cgroup::new("daemon", limits) {
         Ok(group) => group,
         Err(error) => {

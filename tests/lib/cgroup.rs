@@ -1,15 +1,15 @@
 //! Control groups with limits, as a container engine or systemd makes them (cgroup v1 and v2).
 
 use std::{
+    collections::BTreeSet,
     fs, io,
+    os::unix::{fs::chown, process::CommandExt},
     path::{Path, PathBuf},
     process::{self, Command},
     sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
-
-use std::os::unix::process::CommandExt;
 
 /// Limits of a control group, by the names that systemd units use.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,6 +36,26 @@ pub struct Cgroup {
 enum Hierarchy {
     V2(PathBuf),
     V1(PathBuf),
+}
+
+impl Limits {
+    /// Returns the limits that jvmprobed's systemd unit sets.
+    ///
+    /// # Panics
+    /// If the unit does not limit the memory.
+    pub fn of_unit() -> Self {
+        let house = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests is a subfolder");
+        let unit = house.join("tools/jvmprobed/deploy/systemd/jvmprobed.service");
+        let unit = fs::read_to_string(unit).expect("the unit");
+        let value = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key));
+        let number =
+            |text: &str| text.trim_end_matches(['M', '%']).parse::<u64>().expect("a number");
+        Self {
+            memory: Some(number(value("MemoryMax=").expect("a limit")) << 20),
+            cpu_percent: value("CPUQuota=").map(number),
+            tasks: value("TasksMax=").map(number),
+        }
+    }
 }
 
 impl Cgroup {
@@ -159,25 +179,57 @@ impl Cgroup {
         texts.filter_map(count).sum()
     }
 
-    /// Returns the IDs of the processes in it.
-    pub fn processes(&self) -> Vec<i32> {
-        let text = self.folders.first().map(|dir| fs::read_to_string(dir.join("cgroup.procs")));
-        let text = text.and_then(Result::ok).unwrap_or_default();
-        text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 1).collect()
+    /// Makes a user the owner of this group, who may then create groups below it. Returns its folder in cgroup2.
+    ///
+    /// # Errors
+    /// The owner cannot be changed.
+    pub fn delegate(&self, user: u32) -> io::Result<PathBuf> {
+        let folder = self.folders.last().expect("the folder in cgroup2 is created last").clone();
+        chown(&folder, Some(user), Some(user))?;
+        for file in ["cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
+            chown(folder.join(file), Some(user), Some(user))?;
+        }
+        Ok(folder)
     }
+
+    /// Returns the IDs of the processes in it and in the groups below it.
+    pub fn processes(&self) -> Vec<i32> {
+        let texts = self.folders.iter().flat_map(|folder| with_subfolders(folder));
+        let texts: Vec<_> =
+            texts.filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok()).collect();
+        let pids = texts.iter().flat_map(|text| text.lines()).filter_map(|line| line.parse().ok());
+        // A process is in one folder of each hierarchy.
+        pids.filter(|pid| *pid > 1).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Kills its processes.
+    pub fn kill(&self) {
+        for pid in self.processes() {
+            // The processes are our children, or their children.
+            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Returns a folder with all folders below it, the outermost first.
+fn with_subfolders(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let below = folders.flat_map(|entry| with_subfolders(&entry.path()));
+    [folder.to_owned()].into_iter().chain(below).collect()
 }
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
         let until = Instant::now() + Duration::from_secs(10);
         loop {
-            for pid in self.processes() {
-                // The processes are our children, or their children.
-                if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                }
-            }
-            self.folders.retain(|folder| fs::remove_dir(folder).is_err());
+            self.kill();
+            self.folders.retain(|folder| {
+                let inside_out = with_subfolders(folder).into_iter().rev();
+                !inside_out.fold(false, |_, dir| fs::remove_dir(dir).is_ok())
+            });
             if self.folders.is_empty() || Instant::now() > until {
                 break;
             }
