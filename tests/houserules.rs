@@ -82,7 +82,7 @@ const USES: [(&str, &[&str]); 14] = [
     ("unwind", &["native_image", "elf"]),
     ("process", &["elf", "sys", "names"]),
     ("native_image", &["elf", "names"]),
-    ("elf", &[]),
+    ("elf", &["sys"]),
     ("sys", &[]),
     ("names", &[]),
 ];

@@ -91,6 +91,19 @@ pub enum Error {
         /// The process.
         pid: Pid,
     },
+    /// The process has mapped its libjvm.so so often that attaching to it would delay the tracing of other JVMs.
+    #[error(
+        "process {pid} has {count} mappings of its libjvm.so, and each of them lengthens every attachment; at most {max} \
+         are accepted"
+    )]
+    TooManyMappings {
+        /// The process.
+        pid: Pid,
+        /// Number of its mappings.
+        count: usize,
+        /// Maximum number.
+        max: usize,
+    },
     /// The program is a GraalVM native image: Java code compiled ahead of time, without a JVM.
     #[error(
         "process {pid} is a GraalVM native image without a JVM to trace; use javaprof to profile \

@@ -16,7 +16,7 @@ use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeOpts, UsdtOpts};
 use crate::{
     Error, FileOffset, Pid, Result,
     bpf::{self, detach},
-    elf::{ElfFile, Probes, Symbols, separate_debug_file::debug_package},
+    elf::{ElfFile, Probes, Symbols, separate_debug_file::debug_package, symbols::Symbol},
     process::LibJvm,
 };
 
@@ -105,13 +105,17 @@ pub fn resolve(path: &Path, elf: &ElfFile, instants: &[Instant]) -> Result<Vec<P
         };
         return Ok(instants.iter().map(plan).collect());
     }
-    let symbols = elf.symbols()?;
+    let prefixes: Vec<_> =
+        instants.iter().flat_map(|i| i.functions).flat_map(|set| *set).copied().collect();
+    let found = functions(elf, &prefixes)?;
+    let site = |f: &&str| found[prefixes.iter().position(|prefix| prefix == f)?].clone();
     let mut plans = Vec::new();
     for instant in instants {
-        let all = |set: &&[&str]| set.iter().map(|f| function(elf, &symbols, f)).collect();
+        let all = |set: &&[&str]| set.iter().map(site).collect();
         let sites: Option<Vec<Site>> = instant.functions.iter().find_map(all);
-        let is_stripped = elf.is_stripped()?;
-        let sites = sites.ok_or_else(|| missing(path, &probes, is_stripped, instant))?;
+        let Some(sites) = sites else {
+            return Err(missing(path, &probes, elf.is_stripped()?, instant));
+        };
         let plan = |site| Plan { program: instant.function_program, site, optional: None };
         plans.extend(sites.into_iter().map(plan));
     }
@@ -151,8 +155,21 @@ pub(crate) fn symbols_hint(libjvm: &Path) -> String {
 
 /// Returns the entry of the first function whose mangled name begins with `prefix`. A symbol of a separate
 /// debug file is used only if `elf` itself shows that a function begins at the symbol's address.
-pub fn function(elf: &ElfFile, symbols: &Symbols, prefix: &str) -> Option<Site> {
-    let symbol = symbols.find_prefix(prefix)?;
+pub fn function(elf: &ElfFile, symbols: &Symbols<'_>, prefix: &str) -> Option<Site> {
+    entry(elf, symbols.find_prefix(prefix)?)
+}
+
+/// Returns, for each prefix, the entry of the first function whose mangled name begins with it, as [`function`] does, but
+/// searches for all of them at once.
+///
+/// # Errors
+/// [`Error::Elf`].
+pub(crate) fn functions(elf: &ElfFile, prefixes: &[&str]) -> Result<Vec<Option<Site>>> {
+    let found = elf.symbols()?.find_prefixes(prefixes);
+    Ok(found.into_iter().map(|symbol| entry(elf, symbol?)).collect())
+}
+
+fn entry(elf: &ElfFile, symbol: Symbol) -> Option<Site> {
     (!elf.has_separate_symbols() || elf.begins_function(symbol.value)).then_some(())?;
     let offset = elf.vaddr_to_offset(symbol.value)?;
     Some(Site::Function { symbol: symbol.name, offset })

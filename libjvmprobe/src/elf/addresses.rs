@@ -15,6 +15,7 @@ use crate::{
     Vaddr,
     elf::{
         ElfFile,
+        content::MAX_SECTION,
         file::{MAX_NAME, c_bytes},
     },
 };
@@ -74,11 +75,14 @@ impl Table {
     fn read(elf: &ElfFile, name: &str) -> Option<Self> {
         let section = elf.section(name)?;
         let (names, is_compressed) = elf.section_at(section.link())?.stored()?;
-        let bytes = section.data().ok().filter(|_| !is_compressed)?;
+        let content = section.content(MAX_SECTION).ok().filter(|_| !is_compressed)?;
         let size = Sym::size(elf.ctx().container);
-        let symbols = bytes.chunks_exact(size);
-        let symbols = symbols.filter_map(|symbol| symbol.pread_with::<Sym>(0, elf.ctx()).ok());
-        let mut entries: Vec<_> = symbols.filter_map(|symbol| entry(&symbol)).collect();
+        let mut entries = Vec::new();
+        let read = content.for_each_entry(size, |symbol| {
+            entries.extend(symbol.pread_with::<Sym>(0, elf.ctx()).ok().and_then(|s| entry(&s)));
+            true
+        });
+        read.ok()?;
         entries.shrink_to_fit();
         // The sort is stable, so that of several symbols with the same range, the first one in the file is
         // used.

@@ -2,7 +2,7 @@
 //!
 //! Source: System V gABI, chapters 4 and 5 (elf(5)).
 
-use std::{fmt, fs::File, os::unix::fs::FileExt};
+use std::{fmt, fs::File, os::unix::fs::FileExt, sync::Arc};
 
 use goblin::{
     container::Ctx,
@@ -13,30 +13,27 @@ use goblin::{
     },
 };
 
-use crate::{Addr, Error, FileOffset, Result, Vaddr};
+use crate::{
+    Addr, Error, FileOffset, Result, Vaddr,
+    elf::{content, lookups::Lookups},
+    sys::budget::{Reservation, Share},
+};
 
-/// Maximum number of sections and of segments; no linker makes more.
-const MAX_HEADERS: usize = 65_536;
+/// Maximum number of sections and of segments. Programs and libraries have less than 100, and an open file keeps the
+/// headers in memory.
+const MAX_HEADERS: usize = 4096;
 /// Maximum size of a table of section or program headers in bytes.
 const MAX_TABLE: u64 = 64 * MAX_HEADERS as u64;
 
-/// Maximum size in bytes of a section that is read. The largest tables of a libjvm.so are its symbol names,
-/// about 3 MB, and its unwind table, about 2 MB. Other libraries have tables of up to 20 MB. A sparse file
-/// may claim terabytes.
-const MAX_SECTION: u64 = 32 << 20;
-
 /// Section that contains the heap of a GraalVM native image (substratevm, `SectionName.SVM_HEAP`).
 pub(crate) const NATIVE_IMAGE_HEAP: &str = ".svm_heap";
-
-/// Maximum size in bytes of the heap of a GraalVM native image, which is one section.
-const MAX_IMAGE_HEAP: u64 = 128 << 20;
 
 /// Maximum length of a name in bytes. C++ mangled names are longer only in tests of compilers.
 pub(super) const MAX_NAME: usize = 4096;
 
 /// Maximum size in bytes of the table of section names. Also limits the total length of all names, which can
 /// exceed the size of the table because names may overlap in it.
-const MAX_NAMES: usize = 4 << 20;
+const MAX_NAMES: usize = 256 << 10;
 
 /// Machine architecture of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,14 +95,29 @@ pub struct ElfFile {
     sections: Vec<(String, SectionHeader)>,
     /// A separate file with the symbols that this one lacks.
     pub(super) separate_debug_file: Option<Box<Self>>,
+    /// Share of memory in which data of the file is reserved.
+    pub(super) share: Share,
+    _reserved: Reservation,
+    /// Results of searches for symbols.
+    pub(super) lookups: Arc<Lookups>,
 }
 
 impl ElfFile {
-    /// Reads the headers.
+    /// Reads the headers of a file without a limit on the memory that its data takes. For files of this program, of its
+    /// user, and in a child process with a limit of its own.
     ///
     /// # Errors
     /// [`Error::Elf`] if it is not an ELF file or truncated, [`Error::Io`] if it cannot be read.
     pub fn open(file: File) -> Result<Self> {
+        Self::open_for(file, &Share::default())
+    }
+
+    /// Reads the headers of a file that a target uses. All data of the file that is held in memory is reserved in the
+    /// tenant's share.
+    ///
+    /// # Errors
+    /// Returns the errors of [`ElfFile::open`], and [`Error::Io`] of the kind `OutOfMemory` if the share does not suffice.
+    pub fn open_for(file: File, share: &Share) -> Result<Self> {
         let size = file.metadata().map_err(|e| Error::io("stat an ELF file", e))?.len();
         let ident = read_at(&file, size, 0, size.min(64), 64)?;
         let head = Elf::parse_header(&ident).map_err(malformed)?;
@@ -113,6 +125,9 @@ impl ElfFile {
         let ctx = Ctx::new(container, head.endianness().map_err(malformed)?);
         let segments = segments(&file, size, ctx, &head)?;
         let sections = sections(&file, size, ctx, &head)?;
+        let names: usize = sections.iter().map(|(name, _)| name.capacity()).sum();
+        let headers = size_of_val(&segments[..]) + size_of_val(&sections[..]);
+        let reserved = content::reserve(share, headers + names)?;
         Ok(Self {
             file,
             size,
@@ -121,6 +136,9 @@ impl ElfFile {
             segments,
             sections,
             separate_debug_file: None,
+            share: share.clone(),
+            _reserved: reserved,
+            lookups: Arc::default(),
         })
     }
 
@@ -143,8 +161,9 @@ impl ElfFile {
     }
 
     /// Returns the first section with this name.
-    pub(crate) fn section<'a>(&'a self, name: &'a str) -> Option<Section<'a>> {
-        self.sections(name).next()
+    pub(crate) fn section(&self, name: &str) -> Option<Section<'_>> {
+        let (_, header) = self.sections.iter().find(|(section, _)| section == name)?;
+        Some(Section { elf: self, header })
     }
 
     /// Returns the section with an index, as in `sh_link`.
@@ -187,6 +206,17 @@ impl ElfFile {
     /// See [`Segments::load_bias`].
     pub(crate) fn load_bias(&self, map_start: Addr, map_offset: FileOffset) -> Option<u64> {
         load_bias(&self.segments, map_start, map_offset)
+    }
+
+    /// Returns the size of the file in bytes, when it was opened.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Returns this file with a cache of searches for symbols that other users of the same file share.
+    pub(crate) fn with_lookups(mut self, lookups: &Arc<Lookups>) -> Self {
+        self.lookups = Arc::clone(lookups);
+        self
     }
 
     /// Returns the open file.
@@ -295,45 +325,6 @@ impl Section<'_> {
         self.header.sh_link
     }
 
-    /// Reads its bytes.
-    ///
-    /// # Errors
-    /// [`Error::Elf`] if the section has no bytes in the file (stripped into a debug
-    /// file), is compressed, extends beyond the end of the file, or is larger than 32 MiB.
-    pub(crate) fn data(&self) -> Result<Vec<u8>> {
-        self.check()?;
-        self.read(0, self.header.sh_size, MAX_SECTION)
-    }
-
-    /// Reads the bytes of a native image's heap.
-    ///
-    /// # Errors
-    /// The errors of [`Section::data`], with a limit of 128 MiB.
-    pub(crate) fn image_heap(&self) -> Result<Vec<u8>> {
-        self.check()?;
-        self.read(0, self.header.sh_size, MAX_IMAGE_HEAP)
-    }
-
-    /// Reads a range of its bytes, given by offsets within the section.
-    ///
-    /// # Errors
-    /// The errors of [`Section::data`], and an error if the range is not within the section.
-    pub(crate) fn part(&self, range: std::ops::Range<u64>) -> Result<Vec<u8>> {
-        self.check()?;
-        let is_inside = range.start <= range.end && range.end <= self.header.sh_size;
-        is_inside.then_some(()).ok_or_else(|| Error::elf("a range is outside of its section"))?;
-        self.read(range.start, range.end - range.start, MAX_SECTION)
-    }
-
-    /// Returns whether [`Section::data`] can return data. Reads nothing.
-    pub(crate) fn has_data(&self) -> bool {
-        let SectionHeader { sh_offset, sh_size, .. } = *self.header;
-        let end = sh_offset.checked_add(sh_size);
-        self.check().is_ok()
-            && end.is_some_and(|end| end <= self.elf.size)
-            && sh_size <= MAX_SECTION
-    }
-
     /// Returns the file range of its bytes, and whether they are compressed; `None` if the section has no
     /// bytes in the file or extends beyond the end of the file. Reads nothing.
     pub(crate) fn stored(&self) -> Option<(std::ops::Range<u64>, bool)> {
@@ -343,21 +334,16 @@ impl Section<'_> {
         (sh_type != section_header::SHT_NOBITS).then_some((sh_offset..end, is_compressed))
     }
 
-    fn read(&self, at: u64, len: u64, max: u64) -> Result<Vec<u8>> {
-        let offset = self.header.sh_offset.saturating_add(at);
-        read_at(&self.elf.file, self.elf.size, offset, len, max)
+    /// Returns its header.
+    pub(super) fn header(&self) -> &SectionHeader {
+        self.header
     }
+}
 
-    /// Checks that its bytes are in the file and not compressed.
-    fn check(&self) -> Result<()> {
-        let SectionHeader { sh_type, sh_flags, .. } = *self.header;
-        if sh_type == section_header::SHT_NOBITS {
-            return Err(Error::elf("a section has no content in this file"));
-        }
-        if sh_flags & u64::from(section_header::SHF_COMPRESSED) != 0 {
-            return Err(Error::elf("a section is compressed"));
-        }
-        Ok(())
+impl<'a> Section<'a> {
+    /// Returns the file that contains it.
+    pub(super) fn elf(&self) -> &'a ElfFile {
+        self.elf
     }
 }
 
@@ -466,7 +452,10 @@ mod tests {
     use goblin::elf::program_header::PF_X;
 
     use super::*;
-    use crate::elf::testing::{Library, open};
+    use crate::elf::{
+        content::MAX_SECTION,
+        testing::{Library, open},
+    };
 
     const ASSEMBLY: &str = "
         .text

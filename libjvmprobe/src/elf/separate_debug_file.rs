@@ -13,6 +13,7 @@ use std::{
     ffi::OsStr,
     fs::File,
     io::{self, Read},
+    ops::Deref,
     path::{Path, PathBuf},
     sync::{Mutex, OnceLock, PoisonError},
 };
@@ -20,7 +21,14 @@ use std::{
 use lzma_rust2::XzReader;
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::{Error, Result, elf::ElfFile};
+use crate::{
+    Error, Result,
+    elf::{ElfFile, content},
+    sys::{
+        budget::{Reservation, Share},
+        limited,
+    },
+};
 
 /// Folder in which debug packages install their files.
 const FOLDER: &str = "/usr/lib/debug/.build-id";
@@ -29,9 +37,10 @@ const NT_GNU_BUILD_ID: u32 = 3;
 const GNU: &[u8; 4] = b"GNU\0";
 /// Accepted sizes of a build ID in bytes. A build ID is a hash of the file or a value chosen by its author.
 const ID_BYTES: std::ops::RangeInclusive<usize> = 2..=64;
-/// Maximum size of decompressed symbols in bytes, and maximum memory of the decoder in KiB. No libjvm.so needs more.
-const MAX_UNPACKED: u64 = 64 << 20;
-const MAX_MEMORY_KIB: u32 = 64 << 10;
+/// Maximum size of decompressed symbols in bytes, and maximum memory of the decoder in KiB: `xz -7`. The symbols of a
+/// libjvm.so take 5 MB, and distributions compress them with `xz -6`.
+const MAX_UNPACKED: u64 = 32 << 20;
+const MAX_MEMORY_KIB: u32 = 20 << 10;
 
 /// A build ID.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -104,7 +113,8 @@ impl ElfFile {
     /// Returns this file with the symbols of another one.
     pub(crate) fn with_symbols_of(mut self, separate_debug_file: Option<&File>) -> Self {
         let file = separate_debug_file.and_then(|file| file.try_clone().ok());
-        self.separate_debug_file = file.and_then(|file| Self::open(file).ok()).map(Box::new);
+        let open = |file| Self::open_for(file, &self.share).ok();
+        self.separate_debug_file = file.and_then(open).map(Box::new);
         self
     }
 
@@ -115,18 +125,24 @@ impl ElfFile {
 
     /// Returns the build ID.
     pub(crate) fn build_id(&self) -> Option<BuildId> {
-        BuildId::of_notes(&self.section(".note.gnu.build-id")?.data().ok()?)
+        BuildId::of_notes(&self.section(".note.gnu.build-id")?.short_data().ok()?)
     }
 
     /// Opens a file with the symbols that this file lacks, from a source that the owners of the target
     /// processes do not control: a file named by the user of this tool, this machine's debug files, or the
     /// file's own `.gnu_debugdata`.
-    pub(crate) fn trusted_symbols(&self, target_path: &Path) -> Option<File> {
+    ///
+    /// # Errors
+    /// [`Error::Io`] of the kind `OutOfMemory` if the tenant's share of memory is used up.
+    pub(crate) fn trusted_symbols(&self, target_path: &Path) -> Result<Option<SymbolFile>> {
         report_unused(target_path, self.build_id().as_ref());
         if self.has_symbols() {
-            return None;
+            return Ok(None);
         }
-        self.installed_symbols().or_else(|| self.unpacked())
+        match self.installed_symbols() {
+            Some(file) => Ok(Some(file.into())),
+            None => self.unpacked(),
+        }
     }
 
     /// Opens a file with the symbols of this build: one that the user has named, or one from a debug package
@@ -137,7 +153,7 @@ impl ElfFile {
         let named = named().get().and_then(|files| files.iter().find(is_its));
         named
             .and_then(|named| named.file.try_clone().ok())
-            .or_else(|| checked(&id, File::open(path(&id)?)))
+            .or_else(|| checked(&id, self.share(), File::open(path(&id)?)))
     }
 
     /// Returns this file with the symbols that the user has named or that a debug package of this machine has, if there are any.
@@ -154,7 +170,7 @@ impl ElfFile {
     /// same library.
     pub(crate) fn symbols_in(&self, open: impl Fn(&Path) -> io::Result<File>) -> Option<File> {
         let id = self.build_id()?;
-        checked(&id, open(&path(&id)?))
+        checked(&id, self.share(), open(&path(&id)?))
     }
 
     /// Returns whether the file has compressed symbols.
@@ -162,15 +178,76 @@ impl ElfFile {
         self.section(".gnu_debugdata").is_some()
     }
 
-    /// Decompresses the symbols in `.gnu_debugdata`.
-    pub(crate) fn unpacked(&self) -> Option<File> {
-        let packed = self.section(".gnu_debugdata")?.data().ok()?;
-        let mut file: File = memfd_create("jvmprobe-symbols", MemfdFlags::CLOEXEC).ok()?.into();
+    /// Decompresses the symbols in `.gnu_debugdata`; `None` if there are none or they are malformed.
+    ///
+    /// # Errors
+    /// [`Error::Io`] of the kind `OutOfMemory` if the tenant's share of memory is used up.
+    pub(crate) fn unpacked(&self) -> Result<Option<SymbolFile>> {
+        let Some(section) = self.section(".gnu_debugdata") else { return Ok(None) };
+        let packed = match section.data() {
+            Ok(packed) => packed,
+            Err(error) if is_out_of_memory(&error) => return Err(error),
+            Err(_) => return Ok(None),
+        };
+        let decoder = content::reserve(self.share(), (MAX_MEMORY_KIB as usize) << 10)?;
+        let Ok(file) = memfd_create("jvmprobe-symbols", MemfdFlags::CLOEXEC) else {
+            return Ok(None);
+        };
         let reader = XzReader::new_mem_limit(&packed[..], false, MAX_MEMORY_KIB);
-        let bytes = io::copy(&mut reader.take(MAX_UNPACKED + 1), &mut file).ok()?;
-        (bytes <= MAX_UNPACKED).then_some(())?;
-        let elf = Self::open(file.try_clone().ok()?).ok()?;
-        elf.has_symbols().then_some(file)
+        let mut unpacked =
+            SymbolFile { file: file.into(), reserved: Reservation::within(self.share()) };
+        let copied = io::copy(&mut reader.take(MAX_UNPACKED + 1), &mut unpacked);
+        drop((decoder, packed));
+        match copied {
+            Ok(0..=MAX_UNPACKED) => {}
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+                limited::add("files", self.share().tenant(), 1);
+                return Err(Error::io("decompress symbols", error));
+            }
+            _ => return Ok(None),
+        }
+        let Ok(copy) = unpacked.file.try_clone() else { return Ok(None) };
+        let elf = Self::open_for(copy, self.share());
+        Ok(elf.is_ok_and(|elf| elf.has_symbols()).then_some(unpacked))
+    }
+}
+
+/// Returns whether a tenant's share of memory did not suffice, so that a later attempt may succeed.
+fn is_out_of_memory(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == io::ErrorKind::OutOfMemory)
+}
+
+/// A file with symbols. The memory of a file that exists only in memory is reserved.
+#[derive(Debug)]
+pub(crate) struct SymbolFile {
+    file: File,
+    reserved: Reservation,
+}
+
+impl From<File> for SymbolFile {
+    fn from(file: File) -> Self {
+        Self { file, reserved: Reservation::default() }
+    }
+}
+
+impl Deref for SymbolFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl io::Write for SymbolFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.reserved.reserve(bytes.len()) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 
@@ -221,7 +298,7 @@ impl ElfFile {
     /// Returns the link to the file with debug information that was stripped from this one:
     /// `.gnu_debuglink`.
     pub(crate) fn debug_link(&self) -> Option<DebugLink> {
-        let bytes = self.section(".gnu_debuglink")?.data().ok()?;
+        let bytes = self.section(".gnu_debuglink")?.short_data().ok()?;
         let name = file_name(&bytes)?;
         // Only a name without a folder is accepted; the caller searches for it in the folders that belong to
         // this file.
@@ -233,7 +310,7 @@ impl ElfFile {
 
     /// Returns the link to the file with debug information shared by several files: `.gnu_debugaltlink`.
     pub(crate) fn debug_alt_link(&self) -> Option<DebugLink> {
-        let bytes = self.section(".gnu_debugaltlink")?.data().ok()?;
+        let bytes = self.section(".gnu_debugaltlink")?.short_data().ok()?;
         let name = file_name(&bytes)?;
         let id = bytes.get(name.len() + 1..).filter(|id| ID_BYTES.contains(&id.len()))?;
         Some(DebugLink { name: name.into(), check: Check::Id(BuildId(id.to_vec())) })
@@ -247,9 +324,9 @@ fn file_name(link: &[u8]) -> Option<&OsStr> {
 }
 
 /// Returns a file if it has symbols and this build ID.
-fn checked(id: &BuildId, file: io::Result<File>) -> Option<File> {
+fn checked(id: &BuildId, share: &Share, file: io::Result<File>) -> Option<File> {
     let file = file.ok()?;
-    let elf = ElfFile::open(file.try_clone().ok()?).ok()?;
+    let elf = ElfFile::open_for(file.try_clone().ok()?, share).ok()?;
     (elf.has_symbols() && elf.build_id().as_ref() == Some(id)).then_some(file)
 }
 
@@ -362,7 +439,7 @@ mod tests {
             std::fs::copy(library.path(), &packed).unwrap();
             run(Command::new("xz").arg("--keep").arg(&packed));
         });
-        assert!(library.elf().trusted_symbols(&library.path()).is_none());
+        assert!(library.elf().trusted_symbols(&library.path()).unwrap().is_none());
         let add = |content: &Path| {
             let mut section = std::ffi::OsString::from(".gnu_debugdata=");
             section.push(content);
@@ -370,7 +447,7 @@ mod tests {
             let objcopy = || Command::new("objcopy");
             run(objcopy().args(["--remove-section", ".gnu_debugdata"]).arg(&path));
             run(objcopy().arg("--add-section").arg(section).arg(&path));
-            library.elf().trusted_symbols(&library.path())
+            library.elf().trusted_symbols(&library.path()).unwrap()
         };
         let packed = library.dir().join("symbols.xz");
         let file = add(&packed).expect("symbols");

@@ -13,7 +13,7 @@ use scroll::Pread;
 
 use crate::{
     Vaddr,
-    elf::{ElfFile, Machine},
+    elf::{ElfFile, Machine, content::MAX_SECTION, string_search::Needles},
 };
 
 /// Relocation types of a processor.
@@ -84,25 +84,31 @@ impl ElfFile {
         let block = self.segment(PT_TLS)?;
         let types = RelocationTypes::of(self.machine())?;
         let table = self.section(".dynsym")?;
-        let strings = self.section_at(table.link())?.data().ok()?;
-        let entries = table.data().ok()?;
-        let symbols = entries.chunks_exact(Sym::size(self.ctx().container)).enumerate();
+        let strings = self.section_at(table.link())?.content(MAX_SECTION).ok()?;
+        let entries = table.content(MAX_SECTION).ok()?;
+        let names: Vec<_> = names.iter().map(|name| format!("{name}\0")).collect();
+        let matches = Needles::new(names.iter().map(String::as_bytes)).search(strings).ok()?;
+        if matches.is_empty() {
+            return None;
+        }
         let mut found: Option<(usize, usize, Sym)> = None;
-        for (index, entry) in symbols {
-            let Ok(symbol) = entry.pread_with::<Sym>(0, self.ctx()) else { continue };
-            if st_type(symbol.st_info) != STT_TLS || symbol.st_shndx == SHN_UNDEF as usize {
-                continue;
-            }
-            // Only as many bytes as the names have are compared, whatever the file contains.
-            let text = strings.get(symbol.st_name..).unwrap_or_default();
-            let is_named = |name: &&str| {
-                text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
-            };
-            let Some(which) = names.iter().position(is_named) else { continue };
-            if found.is_none_or(|(known, ..)| which < known) {
+        let mut index = 0;
+        let size = Sym::size(self.ctx().container);
+        let read = entries.for_each_entry(size, |entry| {
+            let symbol = entry.pread_with::<Sym>(0, self.ctx()).ok();
+            let symbol = symbol.filter(|symbol| {
+                st_type(symbol.st_info) == STT_TLS && symbol.st_shndx != SHN_UNDEF as usize
+            });
+            if let Some(symbol) = symbol
+                && let Some(which) = matches.at(symbol.st_name).min()
+                && found.is_none_or(|(known, ..)| which < known)
+            {
                 found = Some((which, index, symbol));
             }
-        }
+            index += 1;
+            true
+        });
+        read.ok()?;
         let (which, index, symbol) = found?;
         let relocated = self.tls_relocation(types, index, symbol.st_value);
         let access = relocated.or_else(|| {
@@ -123,19 +129,27 @@ impl ElfFile {
     ) -> Option<TlsAccess> {
         let mut found = None;
         for section in RELOCATIONS.iter().filter_map(|name| self.section(name)) {
-            let bytes = section.data().unwrap_or_default();
-            for relocation in bytes.chunks_exact(ENTRY).filter_map(relocation) {
-                let Relocation { at, kind, symbol, addend } = relocation;
+            let Ok(relocations) = section.content(MAX_SECTION) else { continue };
+            let mut descriptor = None;
+            let read = relocations.for_each_entry(ENTRY, |entry| {
+                let Some(Relocation { at, kind, symbol, addend }) = relocation(entry) else {
+                    return true;
+                };
                 let is_own = usize::try_from(symbol) == Ok(index) && addend == 0;
                 // If the linker has bound the variable to its own file, the relocation has no symbol.
                 let is_bound = symbol == 0 && addend == offset;
                 if kind == types.descriptor && (is_own || is_bound) {
-                    return Some(TlsAccess::Descriptor(at));
+                    descriptor = Some(TlsAccess::Descriptor(at));
                 } else if kind == types.module && is_own {
                     found = Some(TlsAccess::Index(at));
                 } else if kind == types.offset && (is_own || is_bound) {
                     found = found.or(Some(TlsAccess::OffsetAt(at)));
                 }
+                descriptor.is_none()
+            });
+            read.ok()?;
+            if descriptor.is_some() {
+                return descriptor;
             }
         }
         found

@@ -5,6 +5,7 @@
 //! own results.
 
 use std::{
+    any::Any,
     collections::HashMap,
     sync::{
         Arc, Mutex, OnceLock,
@@ -21,6 +22,7 @@ use crate::{
         resolved::{Layout, Values},
     },
     process::{FileId, LibJvm},
+    sys::budget::Reservation,
 };
 
 /// Maximum number of builds cached. A further build first empties the cache.
@@ -43,17 +45,25 @@ pub(super) struct Build {
     values: Mutex<Option<Arc<Values>>>,
     /// Whether the items that this build lacks were printed.
     is_reported: AtomicBool,
+    _reserved: Reservation,
 }
 
 impl Build {
     /// Returns the build of a JVM's libjvm.so.
     ///
     /// # Errors
-    /// [`Error::Elf`], [`Error::Io`].
+    /// [`Error::Elf`], [`Error::Io`]; of the kind `OutOfMemory` if the tenant's share of memory is used up.
     pub(crate) fn of(libjvm: &LibJvm) -> Result<Arc<Self>> {
         if libjvm.has_untrusted_symbols {
             // Other processes may run the same file, and these symbols are valid for this process only.
-            return Ok(Arc::new(Self::read(libjvm.elf()?)?));
+            if let Some(build) = libjvm.facts.get().cloned().and_then(|facts| facts.downcast().ok())
+            {
+                return Ok(build);
+            }
+            let build = Arc::new(Self::read(libjvm.elf()?)?);
+            // If another thread has read it in the meantime, both results are equal.
+            let _ = libjvm.facts.set(Arc::clone(&build) as Arc<dyn Any + Send + Sync>);
+            return Ok(build);
         }
         static BUILDS: OnceLock<Mutex<HashMap<FileId, Arc<Build>>>> = OnceLock::new();
         let builds = BUILDS.get_or_init(Mutex::default);
@@ -78,8 +88,14 @@ impl Build {
         let mut privates = elf.symbols()?.with_prefixes(&names);
         let stubs = stubs::statics(&privates);
         privates.retain(|name, _| names.contains(&name.as_str()));
+        let symbols = exported.iter().chain(&privates);
+        let symbols: usize =
+            symbols.map(|(name, _)| size_of::<(String, Symbol)>() + 2 * name.len()).sum();
+        let stub_names: usize =
+            stubs.iter().map(|(_, name)| size_of::<(Vaddr, Arc<str>)>() + name.len()).sum();
+        let reserved = elf.reserve(symbols + stub_names)?;
         let (values, is_reported) = Default::default();
-        Ok(Self { elf, exported, privates, stubs, values, is_reported })
+        Ok(Self { elf, exported, privates, stubs, values, is_reported, _reserved: reserved })
     }
 
     /// Returns the load bias in a JVM, to be added to addresses of the file.
@@ -139,6 +155,9 @@ mod tests {
         let shared = Build::of(&libjvm).unwrap();
         assert!(Arc::ptr_eq(&shared, &Build::of(&libjvm).unwrap()));
         libjvm.has_untrusted_symbols = true;
-        assert!(!Arc::ptr_eq(&shared, &Build::of(&libjvm).unwrap()));
+        let of_process = Build::of(&libjvm).unwrap();
+        assert!(!Arc::ptr_eq(&shared, &of_process));
+        // It is read once for all tracers that follow the process.
+        assert!(Arc::ptr_eq(&of_process, &Build::of(&libjvm).unwrap()));
     }
 }

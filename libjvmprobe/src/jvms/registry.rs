@@ -30,6 +30,8 @@ use crate::{
     sys::{
         Pace, PriorityBoost,
         privileges::{READ, keep_only},
+        reading_cost::{self, PAUSE_FACTOR},
+        thread_cpu_time,
     },
 };
 
@@ -52,8 +54,9 @@ const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_READING: Duration = Duration::from_secs(5);
 /// A read that takes longer than this counts as slow; presumably, the target's memory answers slowly.
 const SLOW: Duration = Duration::from_millis(500);
-/// After a slow read, the JVM is not read again for this many times the duration of the read.
-const READ_PAUSE_FACTOR: u32 = 10;
+/// A successful read that takes more CPU time than this is charged to the tenant. Reading a libjvm.so for the first time
+/// takes 30 ms.
+const COSTLY: Duration = Duration::from_millis(50);
 /// Interval of reads of a JVM that has not finished starting within [`MAX_STARTUP`]. A JVM that has not published a
 /// process context when it was ready is checked once more after this time: agents publish it after the JVM's startup.
 const RARE_READ_INTERVAL: Duration = Duration::from_secs(30);
@@ -649,6 +652,7 @@ impl Worker {
         took: Duration,
     ) -> Option<Starting> {
         let pid = starting.jvm.process().pid;
+        reading_cost::charge(&starting.tenant, took);
         if scan::is_final(error) {
             log::debug!("ignoring process {pid}: {error}");
             self.deselect(&starting.jvm);
@@ -658,7 +662,7 @@ impl Worker {
             self.finder.iter_mut().for_each(|finder| finder.forget(pid));
             return None;
         }
-        starting.next_read = Instant::now() + SLOW_READ_INTERVAL.max(took * READ_PAUSE_FACTOR);
+        starting.next_read = Instant::now() + SLOW_READ_INTERVAL.max(took * PAUSE_FACTOR);
         Some(starting)
     }
 
@@ -669,8 +673,12 @@ impl Worker {
             self.read_late_context(starting);
             return None;
         }
+        if let Some(until) = reading_cost::wait_until(&starting.tenant) {
+            starting.next_read = until;
+            return Some(starting);
+        }
         let options = &self.shared.options;
-        let begin = Instant::now();
+        let (begin, cpu_begin) = (Instant::now(), thread_cpu_time());
         let read = reader::within(MAX_READING, || {
             // If the JVM is not selected, neither its libjvm.so nor its memory is opened.
             if !starting.identify(options)? {
@@ -691,6 +699,11 @@ impl Worker {
                 return None;
             }
         };
+        let cost = thread_cpu_time().saturating_sub(cpu_begin);
+        let has_own_symbols = target.libjvm.has_untrusted_symbols;
+        if hotspot.is_err() || has_own_symbols || cost > COSTLY {
+            reading_cost::charge(&starting.tenant, cost);
+        }
         let pid = target.pid();
         let age = now - starting.since;
         let has_vm = match &hotspot {
@@ -730,7 +743,13 @@ impl Worker {
             (false, false) => SLOW_READ_INTERVAL,
             (false, true) => RARE_READ_INTERVAL,
         };
-        let rest = if took > SLOW { took * READ_PAUSE_FACTOR } else { Duration::ZERO };
+        // The first read of a JVM may fail because it is starting up, and may include reading a file for all JVMs.
+        let has_failed_again = hotspot.is_err() && starting.hotspot.is_some();
+        let rest = match (took > SLOW, has_failed_again) {
+            (true, _) => took * PAUSE_FACTOR,
+            (false, true) => cost * PAUSE_FACTOR,
+            (false, false) => Duration::ZERO,
+        };
         starting.next_read = now + pause.max(rest);
         starting.hotspot = Some(hotspot);
         Some(starting)
@@ -901,6 +920,28 @@ mod tests {
         assert!(worker.read(starting).is_none());
         assert_eq!(claimed(&mut arrivals).as_deref(), Some("i-1"));
         drop(published);
+    }
+
+    #[test]
+    fn processes_of_a_tenant_that_takes_long_to_read_wait() {
+        let (library, jvm) = (library(), FakeJvm::new("UseG1GC"));
+        let mut worker = Worker::new(Arc::clone(&given().0.0));
+        let mut read = |tenant: &str| {
+            // A new process of the same tenant waits, too.
+            let process = WaitingShell::new();
+            let arrival = arrival(&process, &library, Ok(jvm.hotspot()));
+            let starting =
+                Starting::new(Found::Opened(arrival.target), Some(arrival.hotspot), None);
+            let starting = worker.read(Starting { tenant: tenant.into(), ..starting }).unwrap();
+            (starting.first_published.is_some(), starting.next_read)
+        };
+        reading_cost::charge(&"costly".into(), Duration::from_secs(11));
+        for _ in 0..2 {
+            let (is_read, next) = read("costly");
+            assert!(!is_read && next > Instant::now() + Duration::from_secs(90));
+        }
+        let (is_read, next) = read("cheap");
+        assert!(is_read && next < Instant::now() + Duration::from_secs(10));
     }
 
     #[test]

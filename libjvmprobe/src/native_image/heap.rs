@@ -7,6 +7,8 @@
 
 use std::ops::Range;
 
+use crate::elf::SectionData;
+
 /// Flag bits in the first word of an object.
 const FLAGS: u64 = 7;
 const LENGTH: usize = 12;
@@ -16,7 +18,7 @@ pub(super) const WORD: usize = 8;
 /// Content of the heap section.
 #[derive(Debug)]
 pub(super) struct Heap {
-    bytes: Vec<u8>,
+    bytes: SectionData,
     /// Value of a reference to the first byte.
     pub(super) begin: u64,
 }
@@ -26,7 +28,7 @@ pub(super) struct Heap {
 pub(super) struct Object(pub(super) usize);
 
 impl Heap {
-    pub(super) fn new(bytes: Vec<u8>, begin: u64) -> Self {
+    pub(super) fn new(bytes: SectionData, begin: u64) -> Self {
         Self { bytes, begin }
     }
 

@@ -11,7 +11,7 @@
 
 use crate::{
     Vaddr,
-    elf::{ElfFile, Relocations},
+    elf::{ElfFile, Relocations, SectionData},
     native_image::heap::{Heap, Object, WORD},
 };
 
@@ -42,7 +42,7 @@ pub(super) struct CodeTables {
 }
 
 /// Finds the tables in the content of a section that is loaded at `vaddr`.
-pub(super) fn find(elf: &ElfFile, vaddr: Vaddr, bytes: Vec<u8>) -> Option<(Heap, CodeTables)> {
+pub(super) fn find(elf: &ElfFile, vaddr: Vaddr, bytes: SectionData) -> Option<(Heap, CodeTables)> {
     let mut heap = Heap::new(bytes, 0);
     let last = heap.len().checked_sub(16 * WORD)?;
     let relocations = elf.relocations();

@@ -95,7 +95,8 @@ impl CodeFile {
         let found = self.symbols.as_ref().and_then(|file| file.try_clone().ok());
         found.or_else(|| {
             let elf = ElfFile::open(self.reopen().ok()?).ok()?;
-            if elf.has_symbols() { None } else { elf.unpacked() }
+            let unpacked = if elf.has_symbols() { None } else { elf.unpacked().ok()? };
+            unpacked.and_then(|file| file.try_clone().ok())
         })
     }
 

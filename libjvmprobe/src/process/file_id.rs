@@ -22,7 +22,7 @@ const FID: libc::c_int = 0x200;
 const MAX_HANDLE: usize = 128;
 
 /// Identity of a file, independent of its mount and name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
     /// Device number, a hash that identifies the file below an overlay, or `u64::MAX`.
     dev: u64,

@@ -5,19 +5,25 @@
 //! was mapped. `/proc/PID/map_files/RANGE` is always the mapped file itself (proc(5)).
 
 use std::{
-    collections::HashMap,
+    any::Any,
+    collections::{BTreeMap, HashMap},
     fs::File,
     os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::{Duration, Instant},
 };
 
 use procfs::process::{MMPermissions, MMapPath, MemoryMap};
 
 use crate::{
     Addr, Error, FileOffset, Pid, Result,
-    elf::{ElfFile, Machine, core_dump::FileMapping},
-    process::{FileId, Process, maps, reader, root::Root},
+    elf::{ElfFile, Lookups, Machine, core_dump::FileMapping, separate_debug_file::SymbolFile},
+    process::{FileId, Process, cgroup, maps, reader, root::Root},
+    sys::{
+        budget::{Budget, Share},
+        limited,
+    },
 };
 
 /// The libjvm.so of one process.
@@ -34,8 +40,17 @@ pub struct LibJvm {
     /// Identity of the inode that the kernel attaches probes to, once it is known: `bpf::inodes`.
     pub(crate) attached_as: OnceLock<FileId>,
     file: File,
+    /// Share of memory in which data of the file is reserved: that of the process's tenant.
+    share: Share,
+    /// Results of searches for symbols, for all users of this object.
+    lookups: Arc<Lookups>,
     /// A separate file with the symbols, if `file` has none.
-    separate_symbols: Option<Arc<File>>,
+    separate_symbols: Option<Arc<SymbolFile>>,
+    /// What other modules have read from the file, if its symbols come from the root of the process, so that it must not
+    /// be shared with other processes.
+    pub(crate) facts: OnceLock<Arc<dyn Any + Send + Sync>>,
+    /// Whether another process has mapped the file too often, so that probes must not be attached to all processes.
+    is_crowded: bool,
     /// Whether `separate_symbols` comes from the root of the process, where the owner of the process controls
     /// the content.
     pub(crate) has_untrusted_symbols: bool,
@@ -43,9 +58,21 @@ pub struct LibJvm {
 
 /// Symbol files from sources that no target controls, by the libjvm.so that they belong to. The libjvm.so is kept open,
 /// so that its inode number is not reused.
-type SymbolFileCache = HashMap<FileId, (File, Option<Arc<File>>)>;
+type SymbolFileCache = HashMap<FileId, (File, Option<Arc<SymbolFile>>)>;
 /// Maximum number of entries; when it is exceeded, the cache is cleared.
 const MAX_CACHED_FILES: usize = 64;
+
+/// Maximum number of mappings of its libjvm.so that a process may have. A JVM has five. The kernel visits each mapping of
+/// a file for each probe in it.
+const MAX_MAPPINGS: usize = 1000;
+
+/// Files that a process has mapped more than [`MAX_MAPPINGS`] times, and when that was last seen. Probes in such a file
+/// are attached to each JVM alone: then the kernel need not write them into all those mappings.
+static CROWDED: Mutex<BTreeMap<FileId, Instant>> = Mutex::new(BTreeMap::new());
+/// Maximum number of such files.
+const MAX_CROWDED: usize = 1000;
+/// Time after which a file no longer counts as such.
+const CROWDED_TIME: Duration = Duration::from_secs(3600);
 
 /// File names in the mappings of a JVM: HotSpot's library and OpenJ9's.
 pub(super) const JVM_NAMES: [&[u8]; 2] = [b"/libjvm.so", b"/libj9vm"];
@@ -55,7 +82,7 @@ impl LibJvm {
     /// process. If there is no such mapping, also reads the file of the process's program.
     ///
     /// # Errors
-    /// [`Error::NotAJvm`], [`Error::OpenJ9`], [`Error::NativeImage`], or [`Error::Permission`].
+    /// [`Error::NotAJvm`], [`Error::OpenJ9`], [`Error::NativeImage`], [`Error::TooManyMappings`] or [`Error::Permission`].
     pub(super) fn find(pid: Pid, comm: &str) -> Result<MemoryMap> {
         let maps = maps::of(pid, |line| JVM_NAMES.iter().any(|name| maps::has(line, name)))?;
         if maps.iter().any(|m| file_name(m).is_some_and(|n| n.starts_with("libj9vm"))) {
@@ -66,6 +93,17 @@ impl LibJvm {
         let runs = |m: MemoryMap| m.perms.contains(MMPermissions::EXECUTE);
         let is_run = maps.iter().filter(is_libjvm).cloned().any(runs);
         let map = maps.iter().find(is_libjvm).filter(|_| is_run);
+        let count = maps.iter().filter(is_libjvm).count();
+        if let Some(map) = map.filter(|_| count > MAX_MAPPINGS) {
+            limited::add("mappings", &cgroup::tenant_of(pid), 1);
+            let path = mapped_path(map).unwrap_or(Path::new(""));
+            let file = open_mapped(pid, map, path).ok();
+            let mapped = (device(map.dev), map.inode);
+            if let Some(id) = file.and_then(|file| FileId::of(&file, Some(mapped)).ok()) {
+                add_crowded(id, Instant::now());
+            }
+            return Err(Error::TooManyMappings { pid, count, max: MAX_MAPPINGS });
+        }
         map.cloned().ok_or_else(|| match native_image(pid).is_some() {
             true => Error::NativeImage { pid },
             false => Error::NotAJvm { pid, comm: comm.to_owned() },
@@ -83,7 +121,12 @@ impl LibJvm {
         let mapped = (device(map.dev), map.inode);
         let id = FileId::of(&file, Some(mapped))
             .map_err(|e| Error::io(format!("stat {}", target_path.display()), e))?;
+        let share = Budget::of_process().share(&cgroup::tenant_of(pid));
         let mut found = Self {
+            lookups: Lookups::within(&share).into(),
+            share,
+            facts: OnceLock::new(),
+            is_crowded: is_crowded(id, Instant::now()),
             map_start: Addr(map.address.0),
             map_offset: FileOffset(map.offset),
             id,
@@ -103,7 +146,8 @@ impl LibJvm {
         }
         found.separate_symbols = found.trusted_symbols()?;
         if found.separate_symbols.is_none() {
-            found.separate_symbols = found.symbols_in_root_of(pid)?.map(Arc::new);
+            found.separate_symbols =
+                found.symbols_in_root_of(pid)?.map(|file| Arc::new(file.into()));
             found.has_untrusted_symbols = found.separate_symbols.is_some();
         }
         Ok(found)
@@ -111,7 +155,7 @@ impl LibJvm {
 
     /// Returns a separate file with the library's symbols, from a source that no target controls; `None` if
     /// there is no such file or the library itself has symbols. The result is cached for all processes.
-    fn trusted_symbols(&self) -> Result<Option<Arc<File>>> {
+    fn trusted_symbols(&self) -> Result<Option<Arc<SymbolFile>>> {
         static CACHE: OnceLock<Mutex<SymbolFileCache>> = OnceLock::new();
         let cache = CACHE.get_or_init(Mutex::default);
         // A thread that panicked has left a consistent map, because entries are inserted in one step.
@@ -119,7 +163,7 @@ impl LibJvm {
         if let Some((_, separate_symbols)) = cache.get(&self.id) {
             return Ok(separate_symbols.clone());
         }
-        let separate_symbols = self.elf()?.trusted_symbols(&self.target_path).map(Arc::new);
+        let separate_symbols = self.elf()?.trusted_symbols(&self.target_path)?.map(Arc::new);
         if cache.len() >= MAX_CACHED_FILES {
             cache.clear();
         }
@@ -144,9 +188,10 @@ impl LibJvm {
 
     /// Returns whether one attachment may cover all processes that run this file. If not, each attachment
     /// must be limited to the process for which the library was found, because its symbols come from that
-    /// process's root, and processes of other owners may run the same file.
+    /// process's root, and processes of other owners may run the same file; or because a process has mapped the file
+    /// too often.
     pub(crate) fn may_share_attachments(&self) -> bool {
-        !self.has_untrusted_symbols
+        !self.has_untrusted_symbols && !self.is_crowded
     }
 
     /// Makes the libjvm.so of a core file from its first mapping: the path that the JVM used, and the file.
@@ -156,6 +201,10 @@ impl LibJvm {
     pub(super) fn of_core(mapping: &FileMapping, file: File) -> Result<Self> {
         let id = FileId::of(&file, None);
         let mut found = Self {
+            share: Share::default(),
+            lookups: Arc::default(),
+            facts: OnceLock::new(),
+            is_crowded: false,
             target_path: mapping.path.clone(),
             map_start: mapping.start,
             map_offset: mapping.offset,
@@ -174,6 +223,10 @@ impl LibJvm {
         let file = File::open(path)?;
         let id = FileId::of(&file, None)?;
         Ok(Self {
+            share: Share::default(),
+            lookups: Arc::default(),
+            facts: OnceLock::new(),
+            is_crowded: false,
             target_path: path.to_owned(),
             map_start: Addr(0),
             map_offset: FileOffset(0),
@@ -194,7 +247,9 @@ impl LibJvm {
     /// Returns its ELF structure, read from the opened file.
     pub fn elf(&self) -> Result<ElfFile> {
         let file = self.file()?;
-        Ok(ElfFile::open(file)?.with_symbols_of(self.separate_symbols.as_deref()))
+        let separate_symbols = self.separate_symbols.as_ref().map(|file| &***file);
+        let elf = ElfFile::open_for(file, &self.share)?.with_symbols_of(separate_symbols);
+        Ok(elf.with_lookups(&self.lookups))
     }
 
     /// Returns a path that opens exactly this file, for interfaces that require a path. Valid in this process while
@@ -204,10 +259,24 @@ impl LibJvm {
     }
 }
 
+fn add_crowded(id: FileId, now: Instant) {
+    let mut crowded = CROWDED.lock().unwrap_or_else(PoisonError::into_inner);
+    crowded.retain(|_, seen| now.saturating_duration_since(*seen) < CROWDED_TIME);
+    if crowded.len() < MAX_CROWDED {
+        crowded.insert(id, now);
+    }
+}
+
+fn is_crowded(id: FileId, now: Instant) -> bool {
+    let crowded = CROWDED.lock().unwrap_or_else(PoisonError::into_inner);
+    crowded.get(&id).is_some_and(|seen| now.saturating_duration_since(*seen) < CROWDED_TIME)
+}
+
 /// Returns the program of a process if it is a GraalVM native image.
 pub(crate) fn native_image(pid: Pid) -> Option<ElfFile> {
     let file = reader::open_linked(pid, Path::new(&format!("/proc/{pid}/exe"))).ok()?;
-    ElfFile::open(file).ok().filter(ElfFile::is_native_image)
+    let share = Budget::of_process().share(&cgroup::tenant_of(pid));
+    ElfFile::open_for(file, &share).ok().filter(ElfFile::is_native_image)
 }
 
 /// Combines the major and minor device number from /proc.
@@ -271,4 +340,50 @@ pub(crate) fn open_mapped(pid: Pid, map: &MemoryMap, path: &Path) -> Result<File
 
 fn other(why: String) -> std::io::Error {
     std::io::Error::other(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_with_too_many_mappings_of_its_libjvm_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("libjvm.so");
+        std::fs::write(&path, vec![0x90; 8192]).unwrap();
+        let script = "
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p] + [ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+fd = os.open(sys.argv[1], os.O_RDONLY)
+for i in range(int(sys.argv[2])):
+    # Every other mapping has another offset, so that the kernel merges none of them.
+    assert libc.mmap(None, 4096, 5, 2, fd, i % 2 * 4096) not in (None, 2 ** 64 - 1)
+print(flush=True)
+sys.stdin.read()";
+        let find = |count: usize| {
+            let mut child = std::process::Command::new("python3")
+                .args(["-c", script])
+                .arg(&path)
+                .arg(count.to_string())
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            std::io::Read::read(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+            let found = LibJvm::find(Pid(child.id()), "test");
+            child.kill().unwrap();
+            child.wait().unwrap();
+            found
+        };
+        let id = || FileId::of(&File::open(&path).unwrap(), None).unwrap();
+        find(MAX_MAPPINGS).unwrap();
+        assert!(!is_crowded(id(), Instant::now()));
+        let error = find(MAX_MAPPINGS + 1).unwrap_err();
+        assert!(matches!(error, Error::TooManyMappings { count: 1001, .. }), "{error}");
+        assert!(is_crowded(id(), Instant::now()));
+        assert!(!is_crowded(id(), Instant::now() + CROWDED_TIME));
+        assert!(limited::take().keys().any(|(reason, _)| *reason == "mappings"));
+    }
 }

@@ -199,6 +199,9 @@ impl Scanner {
             Err(error) => {
                 seen.examinations = seen.examinations.saturating_add(1);
                 if is_final(&error) {
+                    if let Error::TooManyMappings { .. } = error {
+                        log::warn!("ignoring a process: {error}");
+                    }
                     seen.is_decided = true;
                     self.refused.push((pid, error));
                 }
@@ -244,8 +247,10 @@ pub(crate) fn is_final(error: &Error) -> bool {
         | Error::NoSuchProcess { .. }
         | Error::Zombie { .. }
         | Error::ThreadId { .. } => false,
-        // Its memory or files answer too slowly.
-        Error::Io { source, .. } => source.kind() != io::ErrorKind::TimedOut,
+        // Its memory or files answer too slowly, or its tenant's share of memory is used up at this time.
+        Error::Io { source, .. } => {
+            !matches!(source.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory)
+        }
         _ => true,
     }
 }

@@ -18,6 +18,7 @@
 //! | `once` | warnings that are logged once, although many processes may cause them |
 //! | `pace` | intervals of periodic work |
 //! | `priority` | temporary scheduling priority |
+//! | `reading_cost` | time that reading each tenant's files and processes takes |
 //! | `signals` | handling of Ctrl-C, SIGTERM and SIGHUP |
 //! | [`undo`] | cleanup that happens even if a signal ends the process |
 //! | `worker` | threads with few capabilities, and worker threads that process jobs |
@@ -42,6 +43,7 @@ mod once;
 mod pace;
 mod priority;
 pub mod privileges;
+pub(crate) mod reading_cost;
 mod signals;
 pub mod undo;
 mod worker;

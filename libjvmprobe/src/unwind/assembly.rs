@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// A dynamic symbol that identifies libjvm.so, as in `.dynstr`.
-const VM_STRUCTS: &[u8] = b"\0gHotSpotVMStructs\0";
+const VM_STRUCTS: &str = "gHotSpotVMStructs";
 
 impl Functions<'_> {
     /// Adds rows for the gaps in `.text` of a libjvm.so. Does nothing for other files.
@@ -27,13 +27,8 @@ impl Functions<'_> {
         {
             self.add_leaves(plt.vaddr(), plt.size())?;
         }
-        let (Some(names), Some(text)) = (elf.section(".dynstr"), elf.section(".text")) else {
-            return Ok(());
-        };
-        // The names of a libjvm.so can be read. Those of other files may be too large.
-        self.limits.reserve(names.size())?;
-        let names = names.data().unwrap_or_default();
-        if !names.windows(VM_STRUCTS.len()).any(|window| window == VM_STRUCTS) {
+        let Some(text) = elf.section(".text") else { return Ok(()) };
+        if elf.dynamic_symbols()?.find(VM_STRUCTS).is_none() {
             return Ok(());
         }
         self.add_leaves(text.vaddr(), text.size())

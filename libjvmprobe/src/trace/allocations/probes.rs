@@ -8,7 +8,7 @@
 
 use crate::{
     Error, Result,
-    bpf::probes::{Plan, Site, function, symbols_hint},
+    bpf::probes::{Plan, Site, function, functions, symbols_hint},
     hotspot::HotSpot,
     process::{LibJvm, Target},
 };
@@ -57,6 +57,9 @@ const END: (&str, &str) = (THREAD_END, "_ZN7Threads6removeE");
 pub(crate) fn sampling_plans(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     let elf = libjvm.elf()?;
     let symbols = elf.symbols()?;
+    // Searches for all of them at once; the results are cached.
+    let prefixes: Vec<_> = FUNCTIONS.iter().flat_map(|(_, names)| *names).chain([END.1]).collect();
+    functions(&elf, &prefixes)?;
     let plan = |&(program, names): &(&'static str, [&str; 2])| {
         let site = names.iter().find_map(|name| function(&elf, &symbols, name))?;
         Some(Plan { program, site, optional: None })

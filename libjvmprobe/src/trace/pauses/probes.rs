@@ -6,7 +6,7 @@
 
 use crate::{
     Error, Result,
-    bpf::probes::{Instant, Plan, Site, exported, function, resolve},
+    bpf::probes::{self, Instant, Plan, Site, exported, resolve},
     elf::ElfFile,
     hotspot::{Collector, HotSpot},
     process::LibJvm,
@@ -232,14 +232,10 @@ fn functions(elf: &ElfFile, wanted: &[Extra]) -> Vec<Plan> {
     if wanted.is_empty() {
         return Vec::new();
     }
-    let Ok(symbols) = elf.symbols() else {
-        return Vec::new();
+    let prefixes: Vec<_> = wanted.iter().map(|(prefix, ..)| *prefix).collect();
+    let sites = probes::functions(elf, &prefixes).unwrap_or_default();
+    let plan = |((_, program, loss), site): (&Extra, Option<Site>)| {
+        Some(Plan { program, site: site?, optional: Some(loss) })
     };
-    wanted
-        .iter()
-        .filter_map(|(prefix, program, loss)| {
-            let site = function(elf, &symbols, prefix)?;
-            Some(Plan { program, site, optional: Some(loss) })
-        })
-        .collect()
+    wanted.iter().zip(sites).filter_map(plan).collect()
 }

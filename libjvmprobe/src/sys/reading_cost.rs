@@ -1,0 +1,105 @@
+//! Time that files and memory of each tenant's processes take to read.
+//!
+//! A process determines how long it takes to read: it may have a file with a million symbols, and start again every
+//! second. So a tenant whose processes take long to read has to wait: on average, at most one eleventh of the time is
+//! spent on reading them. The registry reads further processes of the tenant later. Other tenants are not affected.
+//!
+//! Reads of ordinary JVMs are fast, and the wait begins only after [`ALLOWANCE`].
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// After a slow or failed read, nothing is read for this many times the duration of the read.
+pub(crate) const PAUSE_FACTOR: u32 = 10;
+/// Time that a tenant may use without a wait.
+const ALLOWANCE: Duration = Duration::from_secs(1);
+/// Maximum number of tenants that are recorded. Beyond it, the one that has used the least time is dropped.
+const MAX_TENANTS: usize = 10_000;
+
+static COSTS: Mutex<Option<Costs>> = Mutex::new(None);
+
+/// Charges a tenant for time that was spent on its files or processes.
+pub(crate) fn charge(tenant: &Arc<str>, took: Duration) {
+    with(|costs| costs.charge(tenant, took, Instant::now()));
+}
+
+/// Returns the time until which nothing further of a tenant is to be read; `None` if it need not wait.
+pub(crate) fn wait_until(tenant: &str) -> Option<Instant> {
+    with(|costs| costs.wait_until(tenant, Instant::now()))
+}
+
+fn with<T>(act: impl FnOnce(&mut Costs) -> T) -> T {
+    // Each change is complete before the lock is released, even if another thread panics.
+    act(COSTS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+}
+
+/// For each tenant, the time at which it will have paid for all reads: [`PAUSE_FACTOR`] times their durations.
+#[derive(Debug, Default)]
+struct Costs(HashMap<Arc<str>, Instant>);
+
+impl Costs {
+    fn charge(&mut self, tenant: &Arc<str>, took: Duration, now: Instant) {
+        if self.0.len() >= MAX_TENANTS && !self.0.contains_key(tenant) {
+            self.0.retain(|_, paid| *paid > now);
+            if self.0.len() >= MAX_TENANTS {
+                let first = self.0.iter().min_by_key(|(_, paid)| **paid);
+                let first = first.map(|(tenant, _)| Arc::clone(tenant));
+                first.map(|tenant| self.0.remove(&tenant));
+            }
+        }
+        let paid = self.0.entry(Arc::clone(tenant)).or_insert(now);
+        *paid = (*paid).max(now) + took * PAUSE_FACTOR;
+    }
+
+    fn wait_until(&self, tenant: &str, now: Instant) -> Option<Instant> {
+        let until = self.0.get(tenant)?.checked_sub(ALLOWANCE * PAUSE_FACTOR)?;
+        (until > now).then_some(until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenant_waits_ten_times_as_long_as_its_reads_took() {
+        let (mut costs, now) = (Costs::default(), Instant::now());
+        let [slow, quick] = ["slow", "quick"].map(Arc::from);
+        for _ in 0..10 {
+            assert_eq!(costs.wait_until("slow", now), None);
+            costs.charge(&slow, ALLOWANCE / 10, now);
+            costs.charge(&quick, ALLOWANCE / 1000, now);
+        }
+        costs.charge(&slow, Duration::from_secs(1), now);
+        assert_eq!(costs.wait_until("slow", now), Some(now + Duration::from_secs(10)));
+        assert_eq!(costs.wait_until("slow", now + Duration::from_secs(10)), None);
+        assert_eq!(costs.wait_until("quick", now), None);
+        // At most one eleventh of the time is spent, however often the tenant starts a process.
+        let (mut at, mut spent) = (now, Duration::ZERO);
+        while at < now + Duration::from_secs(1000) {
+            match costs.wait_until("slow", at) {
+                Some(until) => at = until,
+                None => {
+                    costs.charge(&slow, Duration::from_millis(300), at);
+                    spent += Duration::from_millis(300);
+                    at += Duration::from_millis(300);
+                }
+            }
+        }
+        assert!(spent < Duration::from_secs(1000 / 10 + 2), "{spent:?}");
+    }
+
+    #[test]
+    fn number_of_tenants_is_limited() {
+        let (mut costs, now) = (Costs::default(), Instant::now());
+        costs.charge(&"slow".into(), Duration::from_secs(9), now);
+        for i in 0..MAX_TENANTS + 10 {
+            costs.charge(&format!("{i}").into(), Duration::from_millis(1), now);
+        }
+        assert_eq!(costs.0.len(), MAX_TENANTS);
+        assert!(costs.wait_until("slow", now).is_some());
+    }
+}
