@@ -395,7 +395,7 @@ fn pod_and_container_must_be_unambiguous() {
         (&["gcc", "shop"], "invalid value 'gcc' for '<COMMAND>'"),
         (&["gc", "shop", "-d", "1"], "to pass '-d' as a value, use '-- -d'"),
         (&["gc", "shop\n"], "expected a DNS subdomain"),
-        (&["gc", "shop", "-n", "--all"], "value is required for '--namespace"),
+        (&["gc", "shop", "-n", "--all"], "unexpected argument '--all'"),
         (&["prof", "shop", "--", "-o", "/tmp/x.html"], "a file name without a directory"),
     ] {
         assert_fails(&tool::run_command(cluster.plugin(args)), 2, &[message]);
