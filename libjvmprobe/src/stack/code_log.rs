@@ -193,6 +193,11 @@ impl CodeLog {
         self.loads.len() + self.unloads.len()
     }
 
+    /// Returns the number of loads and unloads in the log, and of the current code.
+    pub(crate) fn len(&self) -> usize {
+        self.snapshot.len() + self.changes()
+    }
+
     /// Returns an index of the history so far, and reduces the log to the current code. Only the index
     /// retains the earlier history.
     pub fn take_index(&mut self) -> CodeIndex {

@@ -118,7 +118,7 @@ impl StackNamer {
             key: 0,
             pid,
             java_frames: JavaFrames::new(hotspot, true, signatures)?,
-            native: NativeNames::new(maps.clone(), symbols),
+            native: NativeNames::new(maps.clone(), symbols.clone()),
             symbols,
             maps,
             next_reread: Instant::now() + REREAD_INTERVAL,
@@ -155,7 +155,7 @@ impl StackNamer {
         self.next_reread = Instant::now() + REREAD_INTERVAL;
         let has_changed = self.maps.version() != before;
         if has_changed {
-            self.native = NativeNames::new(self.maps.clone(), self.symbols);
+            self.native = NativeNames::new(self.maps.clone(), self.symbols.clone());
         }
         has_changed
     }

@@ -23,7 +23,7 @@ use std::{
 use crate::{
     FileOffset, Pid,
     bpf::walker::Walker,
-    elf::{ElfFile, Functions, Segments, separate_debug_file::DebugLink},
+    elf::{ElfFile, Functions, NATIVE_IMAGE_HEAP, Segments, separate_debug_file::DebugLink},
     native_image::Image,
     process::{
         Process, cgroup,
@@ -34,20 +34,24 @@ use crate::{
         known_functions::KnownFunctions,
         symbolizer::{Bundle, DebugFiles, Symbolizer},
     },
+    sys::{
+        budget::{Budget, Reservation},
+        limited,
+    },
 };
 
 pub(crate) use crate::stack::symbolizer::Symbol;
 
 /// Looks up symbols of files, through one thread that serves all threads of this process.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Symbols {
     /// Whether debug information may be read for files that belong to root. Set only if the process
     /// has our root directory, because the files contain paths of debug files, which we open in our own file
     /// system.
     reads_debug_info: bool,
-    /// Hash of the process's tenant, which is held responsible for files that crash or stall the confined
-    /// child.
-    tenant: u64,
+    /// The process's tenant, which is held responsible for files that crash or stall the confined child, and pays for
+    /// native images.
+    tenant: Arc<str>,
 }
 
 /// Maximum total size of the heaps of native images in bytes. Most heaps have less than 50 MB.
@@ -86,34 +90,35 @@ impl Files {
         let root = Process::open(pid).ok().and_then(|process| Root::open(&process).ok());
         let root = root.and_then(|root| root.id().ok());
         let ours = std::fs::metadata("/").map(|meta| (meta.dev(), meta.ino())).ok();
-        Symbols { reads_debug_info: root.is_some() && root == ours, tenant: tenant(pid) }
+        let tenant = cgroup::tenant_of(pid);
+        Symbols { reads_debug_info: root.is_some() && root == ours, tenant }
     }
-}
-
-/// Returns a hash of the tenant of a process.
-fn tenant(pid: Pid) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    cgroup::tenant_of(pid).hash(&mut hasher);
-    hasher.finish()
 }
 
 impl Symbols {
     /// Returns the symbols of the files of a core file. Debug information is not read, because the core file chooses the
     /// files.
     pub(crate) fn of_core() -> Self {
-        Self { reads_debug_info: false, tenant: 0 }
+        Self { reads_debug_info: false, tenant: "core file".into() }
     }
 
     /// Returns the functions at an offset of a file.
-    pub(crate) fn elf(self, file: &Arc<CodeFile>, offset: FileOffset) -> FunctionsAt {
+    pub(crate) fn elf(&self, file: &Arc<CodeFile>, offset: FileOffset) -> FunctionsAt {
         if let Some(symbol) = known().get(self.key(file), offset) {
             return FunctionsAt { symbols: vec![symbol], start: None };
         }
-        worker::find(file, offset, self)
+        worker::find(file, offset, self.clone())
     }
 
-    fn key(self, file: &Arc<CodeFile>) -> FileKey {
+    fn key(&self, file: &Arc<CodeFile>) -> FileKey {
         (Arc::as_ptr(file) as usize, self.reads_debug_info)
+    }
+
+    /// Returns a hash of the tenant.
+    fn tenant_hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.tenant.hash(&mut hasher);
+        hasher.finish()
     }
 }
 
@@ -154,6 +159,8 @@ struct Reader {
     bundle: Option<Bundle>,
     /// Code information of a native image, if the file is one.
     image: Option<(Image, Segments)>,
+    /// Memory of the image.
+    _memory: Reservation,
     /// Start addresses of functions; a function without a name is shown by its start.
     functions: Option<Functions>,
     /// Number of the lookup that used it last.
@@ -161,7 +168,8 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(key: u64, file: &Arc<CodeFile>, reads_debug_info: bool) -> Self {
+    fn new(key: u64, file: &Arc<CodeFile>, symbols: &Symbols) -> Self {
+        let reads_debug_info = symbols.reads_debug_info;
         let own = file.reopen().ok().and_then(|file| ElfFile::open(file).ok());
         let bundle = own.as_ref().and_then(|elf| {
             let companions =
@@ -169,8 +177,10 @@ impl Reader {
             Some(Bundle::new(key, file.reopen().ok()?, companions))
         });
         let functions = own.as_ref().and_then(Functions::read);
-        let image = own.and_then(image);
-        Self { file: Arc::downgrade(file), bundle, image, functions, last_use: 0 }
+        let mut memory = Reservation::within(&Budget::of_process().share(&symbols.tenant));
+        let image = own.and_then(|elf| image(elf, &mut memory, &symbols.tenant));
+        let file = Arc::downgrade(file);
+        Self { file, bundle, image, _memory: memory, functions, last_use: 0 }
     }
 
     /// Returns the size of its native image's heap in bytes.
@@ -194,8 +204,14 @@ impl Reader {
     }
 }
 
-/// Reads the code information of a native image. If that fails, its symbols are used.
-fn image(elf: ElfFile) -> Option<(Image, Segments)> {
+/// Reads the code information of a native image. If that fails or takes more memory than the tenant's share, its symbols
+/// are used.
+fn image(elf: ElfFile, memory: &mut Reservation, tenant: &Arc<str>) -> Option<(Image, Segments)> {
+    let size = usize::try_from(elf.section(NATIVE_IMAGE_HEAP)?.size()).ok()?;
+    if !memory.reserve(size) {
+        limited::add("images", tenant, 1);
+        return None;
+    }
     let image = Image::read(&elf).ok()??;
     Some((image, elf.into_segments()))
 }
@@ -252,7 +268,7 @@ impl Readers {
         self.lookups += 1;
         if !self.readers.contains_key(&key) {
             self.last_key += 1;
-            let reader = Reader::new(self.last_key, file, symbols.reads_debug_info);
+            let reader = Reader::new(self.last_key, file, &symbols);
             self.readers.insert(key, reader);
             self.limit_images(key, MAX_IMAGES);
         }
@@ -262,7 +278,7 @@ impl Readers {
             return FunctionsAt { symbols, start: None };
         }
         let Some(bundle) = &mut reader.bundle else { return FunctionsAt::default() };
-        let found = self.symbolizer.find(bundle, offset, symbols.tenant);
+        let found = self.symbolizer.find(bundle, offset, symbols.tenant_hash());
         if let Some(found) = found.filter(|found| !found.symbols.is_empty()) {
             known().insert(key, &found);
             return FunctionsAt { symbols: found.symbols, start: None };
@@ -397,7 +413,9 @@ mod tests {
     use super::*;
     use crate::native_image::testing::FakeImage;
 
-    const UNTRUSTED: Symbols = Symbols { reads_debug_info: false, tenant: 0 };
+    fn untrusted() -> Symbols {
+        Symbols { reads_debug_info: false, tenant: "a".into() }
+    }
 
     #[test]
     fn readers_of_closed_files_are_dropped() {
@@ -405,7 +423,7 @@ mod tests {
         let mut readers = Readers::default();
         let files: Vec<_> = (0..3).map(|_| Arc::new(CodeFile::new(own()))).collect();
         for file in &files {
-            readers.find(file, FileOffset(0), UNTRUSTED);
+            readers.find(file, FileOffset(0), untrusted());
         }
         assert_eq!(readers.readers.len(), 3);
         let last = files.into_iter().next_back();
@@ -421,9 +439,9 @@ mod tests {
         let files = [file(), file(), file()];
         let mut readers = Readers::default();
         for at in [0, 1, 0, 2] {
-            readers.find(&files[at], FileOffset(0), UNTRUSTED);
+            readers.find(&files[at], FileOffset(0), untrusted());
         }
-        let keys = files.each_ref().map(|file| UNTRUSTED.key(file));
+        let keys = files.each_ref().map(|file| untrusted().key(file));
         let size = readers.readers[&keys[0]].image_size();
         readers.limit_images(keys[2], 3 * size);
         assert_eq!(readers.readers.len(), 3);
@@ -436,9 +454,10 @@ mod tests {
     #[test]
     fn child_gets_only_files_that_the_parent_can_parse() {
         let file = Arc::new(CodeFile::new(File::open("/proc/self/status").unwrap()));
-        assert!(Reader::new(1, &file, true).bundle.is_none());
+        let trusted = Symbols { reads_debug_info: true, ..untrusted() };
+        assert!(Reader::new(1, &file, &trusted).bundle.is_none());
         let own = Arc::new(CodeFile::new(File::open("/proc/self/exe").unwrap()));
-        assert!(Reader::new(1, &own, true).bundle.is_some());
+        assert!(Reader::new(1, &own, &trusted).bundle.is_some());
     }
 
     /// The test makes the link with `objcopy --add-gnu-debuglink`.
@@ -481,5 +500,18 @@ mod tests {
         std::fs::copy("/proc/self/exe", &debug).unwrap();
         set_mode(&debug, 0o644);
         assert!(find(true).debug.is_none());
+    }
+
+    #[test]
+    fn image_larger_than_the_share_of_its_tenant_is_not_read() {
+        let library = crate::elf::testing::Library::build(&FakeImage::new().assembly(), &[]);
+        let size = library.elf().section(NATIVE_IMAGE_HEAP).unwrap().size() as usize;
+        let tenant = "a".into();
+        let read = |max| {
+            let mut memory = Reservation::within(&Budget::of(max).share(&tenant));
+            (image(library.elf(), &mut memory, &tenant).is_some(), memory.bytes())
+        };
+        assert_eq!(read(2 * size), (true, size));
+        assert_eq!(read(2 * size - 2), (false, 0));
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     },
     jvms::{Arrival, Reading, Stage, Stops},
     process::{
-        Fate, FileId, Process, Target,
+        Fate, FileId, Process, Target, cgroup,
         code::{CodeMaps, RereadLimit},
         libjvm::native_image,
     },
@@ -34,6 +34,10 @@ use crate::{
         java_frames::{self, JavaFrames, LocationNames},
         native::{Files, Symbols},
         raw::{RawStack, Stack},
+    },
+    sys::{
+        budget::{Budget, Reservation},
+        limited,
     },
     trace::samples::{
         Options, StackWalk, SymbolSource,
@@ -55,6 +59,9 @@ const MAX_FORCED_REREAD_INTERVAL: Duration = Duration::from_secs(16);
 /// Maximum time between two re-reads because of unmapped addresses. Samples are named later.
 const MAX_REREAD_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Bytes of one load of compiled code with its name.
+const LOAD: usize = 200;
+
 /// A profiled process and its code.
 pub(crate) struct Traced {
     kind: ProcessKind,
@@ -70,6 +77,8 @@ pub(crate) struct Traced {
     forced_reread_interval: Duration,
     /// Log of its code cache's contents, if it is a JVM.
     pub code: CodeLog,
+    /// Memory of the code log.
+    code_memory: Reservation,
     /// Whether the probes on loads and unloads of its compiled code are attached.
     has_code_probes: bool,
     /// Attachments of this process alone, not shared with other JVMs.
@@ -170,6 +179,7 @@ impl Traced {
 
     fn new(kind: ProcessKind, files: &mut Files) -> Self {
         let process = kind.process();
+        let tenant = cgroup::tenant_of(process.pid);
         Self {
             command: process.comm.as_str().into(),
             maps: CodeMaps::default(),
@@ -178,6 +188,7 @@ impl Traced {
             next_forced_reread: Instant::now() + MIN_FORCED_REREAD_INTERVAL,
             forced_reread_interval: MIN_FORCED_REREAD_INTERVAL,
             code: CodeLog::default(),
+            code_memory: Reservation::within(&Budget::of_process().share(&tenant)),
             has_code_probes: false,
             links: Links::default(),
             missing: Vec::new(),
@@ -466,7 +477,7 @@ impl Traced {
         Named {
             command: Arc::clone(&self.command),
             maps: self.maps.clone(),
-            symbols: self.symbols,
+            symbols: self.symbols.clone(),
             code,
             java_names,
             labels: self.labels.clone(),
@@ -501,8 +512,6 @@ impl Traced {
 
     /// Returns the approximate size, in bytes, of the code log's loads and unloads and of the names of Java frames.
     pub(crate) fn size(&self) -> usize {
-        /// Bytes of one load with its name.
-        const LOAD: usize = 200;
         self.code.changes() * LOAD + self.java_frames.as_ref().map_or(0, JavaFrames::size)
     }
 
@@ -511,6 +520,23 @@ impl Traced {
         match event.range {
             Some((addr, size)) => self.code.load(event.epoch, addr, size, event.code),
             None => self.code.unload(event.epoch, event.code),
+        }
+        self.limit_code();
+    }
+
+    /// Reserves the memory of the code log. If the tenant's share does not suffice, the log begins anew; then only frames that were named when they were first seen have names.
+    fn limit_code(&mut self) {
+        /// Number of loads and unloads for which memory is reserved at once.
+        const BATCH: usize = 1024;
+        let needed = self.code.len().next_multiple_of(BATCH) * LOAD;
+        if needed <= self.code_memory.bytes() {
+            return;
+        }
+        let more = needed - self.code_memory.bytes();
+        if !self.code_memory.reserve(more) {
+            limited::add("naming", self.maps.tenant(), self.code.len() as u64);
+            self.code = CodeLog::default();
+            self.code_memory.release();
         }
     }
 
@@ -546,6 +572,7 @@ impl Traced {
             get(&options.symbols, &target.process, hotspot, inlining, named_by_user)?;
         self.code.snapshot(epoch, seen);
         self.code.share(names);
+        self.limit_code();
         self.source = Some(source);
         Ok(true)
     }
