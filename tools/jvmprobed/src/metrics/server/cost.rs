@@ -70,6 +70,11 @@ impl Allowance {
     /// Charges the calling thread, and waits until the allowance is not overdrawn.
     pub async fn wait(&self) {
         self.charge_thread();
+        self.wait_for_others().await;
+    }
+
+    /// Waits until the allowance is not overdrawn. The calling thread works for another allowance.
+    pub async fn wait_for_others(&self) {
         while let Some(missing) = self.missing(Instant::now()) {
             sleep(missing).await;
         }

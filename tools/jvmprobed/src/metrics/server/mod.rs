@@ -325,8 +325,10 @@ struct Server {
 
 impl Server {
     async fn connection(&self, stream: TcpStream, slot: &Arc<Slot>) {
+        // A client that has disconnected already needs no answer.
+        let Ok(client) = stream.peer_addr().map(|address| address.ip()) else { return };
         let Some(tls) = self.answers.web().and_then(|web| web.current().tls.clone()) else {
-            return self.http(stream, slot).await;
+            return self.http(stream, client, slot).await;
         };
         let handshake = async {
             let mut first = [0];
@@ -337,18 +339,23 @@ impl Server {
             TlsAcceptor::from(tls).accept(stream).await.map(Ok)
         };
         match timeout(self.bounds.header_timeout, handshake).await {
-            Ok(Ok(Ok(stream))) => self.http(stream, slot).await,
+            Ok(Ok(Ok(stream))) => self.http(stream, client, slot).await,
             Ok(Ok(Err(stream))) => reject_plain_http(stream).await,
             // The client failed the handshake: wrong certificate, unsupported version, or too slow.
             Ok(Err::<_, io::Error>(_)) | Err(_) => {}
         }
     }
 
-    async fn http<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, slot: &Arc<Slot>) {
+    async fn http<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        client: IpAddr,
+        slot: &Arc<Slot>,
+    ) {
         let answer = service_fn(|request: Request<Incoming>| async move {
             let _answering = slot.answering();
             self.allowance.wait().await;
-            Ok::<_, Infallible>(self.answers.answer(&request, &self.allowance).await)
+            Ok::<_, Infallible>(self.answers.answer(&request, client).await)
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -405,11 +412,7 @@ impl Answers {
         }
     }
 
-    async fn answer<B>(
-        &self,
-        request: &Request<B>,
-        allowance: &Arc<Allowance>,
-    ) -> Response<Full<Bytes>> {
+    async fn answer<B>(&self, request: &Request<B>, client: IpAddr) -> Response<Full<Bytes>> {
         let (health, cache, web, verifier) = match self {
             Self::Health(health) => return health_only(request, health),
             Self::Metrics { health, cache, web, verifier } => (health, cache, web, verifier),
@@ -420,7 +423,7 @@ impl Answers {
             false => {
                 let header = request.headers().get(header::AUTHORIZATION);
                 let header = header.and_then(|value| value.to_str().ok());
-                verifier.check(&config.users, header, allowance).await
+                verifier.check(&config.users, header, client).await
             }
         };
         let mut answer = match verdict {
