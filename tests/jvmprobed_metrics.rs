@@ -90,7 +90,8 @@ fn filled_counters() -> SharedTotals {
     let mut locked = totals.lock();
     for pid in 1..=3 {
         let identity = identity(pid);
-        locked.add_jvm(&identity);
+        locked.seen += 1;
+        locked.admit(&identity);
         let mut stops: Vec<_> = STOPS_MS.into_iter().map(stop).collect();
         stops.push(Stop {
             op: "ThreadDump".into(),
@@ -380,6 +381,7 @@ fn metrics_are_limited_to_five_hundred_jvms() {
     for pid in 1..=2000 {
         let identity =
             Arc::new(Identity { pid, name: format!("jvm-{pid}"), ..Identity::default() });
+        totals.lock().admit(&identity);
         for op in 0..50 {
             let op = format!("Operation{op}").into();
             let stop = Stop { op, stopped_ns: 1, collections: 1, ..Stop::default() };

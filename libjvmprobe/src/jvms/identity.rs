@@ -272,6 +272,12 @@ fn limit(attributes: &mut Attributes) -> u64 {
     (before - attributes.len()) as u64
 }
 
+/// Returns whether only the host determines an attribute: a JVM can neither set it nor claim it, nor choose it in another
+/// way, for example by the path of its program.
+pub fn is_of_host(key: &str) -> bool {
+    HOST_ATTRIBUTES.contains(&key) && !key.starts_with("process.executable.")
+}
+
 /// Returns whether a JVM cannot set an attribute itself.
 fn is_trusted(key: &str) -> bool {
     HOST_ATTRIBUTES.contains(&key) || CLAIMABLE_ATTRIBUTES.contains(&key)

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Attribute with the number of restarts. This is the number of JVMs of the same name that have ended.
-const RESTARTS_ATTRIBUTE: &str = "jvmprobe.restarts";
+pub const RESTARTS_ATTRIBUTE: &str = "jvmprobe.restarts";
 
 /// The attribute for the name of a JVM.
 const NAME: &str = "service.name";

@@ -4,6 +4,7 @@ pub mod args;
 pub mod clock;
 pub mod collect;
 pub mod config;
+pub mod hourly;
 pub mod identity;
 pub mod metrics;
 pub mod net;

@@ -31,6 +31,7 @@ use crate::{
         costs::ResourceUse,
         jvms::Jvms,
         ladder::Measures,
+        limit_log::LimitLog,
         saving::{self, Probes, Saving},
         signals::{self, Signals},
         tracers::{self, MAX_BATCHES, Tracers},
@@ -193,6 +194,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         window_end_ns,
         closed_end_ns: None,
         watchdog: Watchdog::new(options.window),
+        limit_log: LimitLog::default(),
         batches,
         tracers,
         saving,
@@ -238,6 +240,7 @@ struct Daemon {
     /// End of the window that was closed last, on `CLOCK_MONOTONIC` in nanoseconds.
     closed_end_ns: Option<u64>,
     watchdog: Watchdog,
+    limit_log: LimitLog,
     batches: Receiver<Delivery>,
     tracers: Tracers,
     saving: Saving,
@@ -358,16 +361,15 @@ impl Daemon {
         let changed = self.jvms.take_changed();
         let dropped_attributes = self.jvms.take_dropped_attributes();
         let mut totals = self.totals.lock();
-        new.iter().for_each(|identity| totals.add_jvm(identity));
-        for (identity, dropped) in
-            dropped_attributes.into_iter().filter(|&(_, dropped)| dropped > 0)
-        {
-            totals.add_limited("attributes", &identity.tenant(), dropped);
+        totals.seen = totals.seen.saturating_add(new.len() as u64);
+        for (identity, dropped) in dropped_attributes {
+            limited::add("attributes", &identity.tenant(), dropped);
         }
         for (old, new) in &changed {
             totals.replace_identity(old, new);
             self.builder.replace_identity(old, new);
         }
+        self.jvms.take_read().iter().for_each(|identity| totals.admit(identity));
         totals.raise_abandoned("short-lived", self.jvms.exited_unexamined());
     }
 
@@ -405,12 +407,14 @@ impl Daemon {
         let host_ticks = self.host_cpu.read();
         let gauges = self.jvms.gauges(host_ticks);
         for identity in self.jvms.without_gauges() {
-            let mut totals = self.totals.lock();
-            totals.add_limited("gauges", &identity.tenant(), 1);
-            totals.clear_values(identity);
+            limited::add("gauges", &identity.tenant(), 1);
+            self.totals.lock().clear_values(identity);
         }
         for (identity, gauges) in gauges {
-            self.totals.lock().add(&identity, &Figures { gauges, ..Figures::default() });
+            let mut totals = self.totals.lock();
+            // It may have got no series before, or lost them.
+            totals.admit(&identity);
+            totals.add(&identity, &Figures { gauges, ..Figures::default() });
         }
         self.builder.close(end_ns, cpu_times, host_ticks);
     }
@@ -435,7 +439,9 @@ impl Daemon {
         for (tenant, jvms) in self.slots.take_refused() {
             limited::add("jvms", &tenant, jvms);
         }
-        for ((reason, tenant), count) in limited::take() {
+        let limited = limited::take();
+        self.limit_log.log(&limited);
+        for ((reason, tenant), count) in limited {
             self.totals.lock().add_limited(reason, &tenant, count);
         }
         self.update_own_metrics();

@@ -52,6 +52,8 @@ pub struct Jvms {
     /// JVMs whose PID now belongs to another program. [`take_ended`](Self::take_ended) has not returned them
     /// yet.
     replaced: Vec<Arc<Identity>>,
+    /// JVMs that could be read for the first time. [`take_read`](Self::take_read) has not returned them yet.
+    read: Vec<Arc<Identity>>,
     /// Attributes that were dropped because a JVM has too many. [`take_dropped_attributes`](Self::take_dropped_attributes)
     /// has not returned them yet.
     dropped_attributes: Vec<(Arc<Identity>, u64)>,
@@ -59,8 +61,8 @@ pub struct Jvms {
     windows: u64,
     /// Whether the semantic conventions' metrics are exported.
     reads_values: bool,
-    /// PID of the JVM whose gauges were read last.
-    last_read: u32,
+    /// Order in which gauges are read.
+    turns: Turns,
     /// JVMs whose gauges of the last window are missing or incomplete because time ran out.
     left_out: Vec<Arc<Identity>>,
 }
@@ -96,10 +98,11 @@ impl Jvms {
             new: Vec::new(),
             identified_again: Vec::new(),
             replaced: Vec::new(),
+            read: Vec::new(),
             dropped_attributes: Vec::new(),
             windows: 0,
             reads_values: sets != Sets::Jvmprobe,
-            last_read: 0,
+            turns: Turns::default(),
             left_out: Vec::new(),
         })
     }
@@ -128,6 +131,15 @@ impl Jvms {
         changed
     }
 
+    /// Returns the JVMs that could be read for the first time since the last call.
+    pub fn take_read(&mut self) -> Vec<Arc<Identity>> {
+        let known = |identity: Arc<Identity>| self.known(identity.pid).unwrap_or(identity);
+        // Some may have another identity meanwhile.
+        let read = self.read.iter().cloned().map(known).collect();
+        self.read.clear();
+        read
+    }
+
     /// Returns the number of attributes that were dropped since the last call, by JVM.
     pub fn take_dropped_attributes(&mut self) -> Vec<(Arc<Identity>, u64)> {
         mem::take(&mut self.dropped_attributes)
@@ -140,7 +152,11 @@ impl Jvms {
                 Some(known) if Arc::ptr_eq(&known.target, &arrival.target) => {
                     // JVMs that have ended are never read.
                     let is_read = known.ended.is_none();
+                    let was_readable = known.hotspot.is_some();
                     known.hotspot = arrival.hotspot.ok().filter(|_| is_read);
+                    if known.hotspot.is_some() && !was_readable {
+                        self.read.push(Arc::clone(&known.identity));
+                    }
                     known.values.reset();
                     let detected = arrival.identity.filter(|_| is_read);
                     let again = detected.map(|detected| (arrival.target, detected));
@@ -158,6 +174,7 @@ impl Jvms {
         let dropped_attributes = identity.dropped_attributes;
         let identity = self.identities.identify(pid, identity);
         self.new.push(Arc::clone(&identity));
+        self.read.extend(hotspot.is_ok().then(|| Arc::clone(&identity)));
         self.dropped_attributes.push((Arc::clone(&identity), dropped_attributes));
         // CPU time before this instant belongs to no window.
         let cpu_time = target.process.cpu_time();
@@ -219,8 +236,9 @@ impl Jvms {
         ended
     }
 
-    /// Returns the gauges of running JVMs; called once per window. If reading takes too
-    /// long, the remaining JVMs are [left out](Self::without_gauges) and come first in the next window.
+    /// Returns the gauges of running JVMs that can be read; called once per window. If reading takes too
+    /// long, the remaining JVMs are [left out](Self::without_gauges), and come first among those of their tenant in the
+    /// next window.
     /// `host_ticks` is the CPU time of the host's processors in the window.
     pub fn gauges(&mut self, host_ticks: Option<HostTicks>) -> Vec<(Arc<Identity>, Gauges)> {
         self.windows += 1;
@@ -228,13 +246,15 @@ impl Jvms {
         self.left_out.clear();
         let host = self.reads_values.then(|| read_host(host_ticks));
         let mut read = Vec::new();
-        for pid in sorted_after(self.known.keys().copied(), self.last_read) {
-            let known = self.known.get_mut(&pid).filter(|known| known.ended.is_none());
-            let Some(known) = known else { continue };
+        let is_readable = |known: &KnownJvm| known.ended.is_none() && known.hotspot.is_some();
+        let readable = self.known.iter().filter(|(_, known)| is_readable(known));
+        let order = self.turns.order(readable.map(|(&pid, known)| (pid, known.identity.tenant())));
+        for (pid, tenant) in order {
+            let Some(known) = self.known.get_mut(&pid) else { continue };
             let now = Instant::now();
             let mut is_complete = now < until;
             if is_complete {
-                self.last_read = pid;
+                self.turns.taken(pid, tenant);
                 let (gauges, has_all) =
                     known.gauges(self.windows, host, until.min(now + MAX_TIME_PER_JVM));
                 is_complete = has_all;
@@ -300,12 +320,40 @@ impl KnownJvm {
     }
 }
 
-/// Returns the PIDs in ascending order, starting with the first one above `last`.
-fn sorted_after(all: impl Iterator<Item = u32>, last: u32) -> Vec<u32> {
-    let mut all: Vec<_> = all.collect();
-    let first = all.partition_point(|&pid| pid <= last);
-    all.rotate_left(first);
-    all
+/// Order in which JVMs are read, if time may not suffice for all: each tenant's turn comes before the second turn of any
+/// tenant.
+#[derive(Debug, Default)]
+struct Turns {
+    /// PID of the JVM of each tenant that was read last.
+    last: BTreeMap<Arc<str>, u32>,
+    /// Tenant whose JVM was read last.
+    last_tenant: Option<Arc<str>>,
+}
+
+impl Turns {
+    /// Returns the JVMs, given in ascending order, in the order of their turns.
+    fn order(&mut self, jvms: impl Iterator<Item = (u32, Arc<str>)>) -> Vec<(u32, Arc<str>)> {
+        let mut tenants: BTreeMap<Arc<str>, Vec<u32>> = BTreeMap::new();
+        jvms.for_each(|(pid, tenant)| tenants.entry(tenant).or_default().push(pid));
+        self.last.retain(|tenant, _| tenants.contains_key(tenant));
+        let mut turns = Vec::new();
+        for (tenant, mut pids) in tenants {
+            let last = self.last.get(&tenant).copied().unwrap_or(0);
+            let first = pids.partition_point(|&pid| pid <= last);
+            pids.rotate_left(first);
+            let is_past = self.last_tenant.as_ref().is_some_and(|last| tenant <= *last);
+            let all = pids.into_iter().enumerate();
+            turns.extend(all.map(|(turn, pid)| (turn, is_past, Arc::clone(&tenant), pid)));
+        }
+        turns.sort_unstable();
+        turns.into_iter().map(|(_, _, tenant, pid)| (pid, tenant)).collect()
+    }
+
+    /// Records that a JVM was read.
+    fn taken(&mut self, pid: u32, tenant: Arc<str>) {
+        self.last.insert(Arc::clone(&tenant), pid);
+        self.last_tenant = Some(tenant);
+    }
 }
 
 /// Returns the number of threads of a process.
@@ -319,11 +367,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reading_resumes_after_the_last_pid() {
-        let turn = |last| sorted_after([3, 5, 8].into_iter(), last);
-        assert_eq!(turn(0), [3, 5, 8]);
-        assert_eq!(turn(3), [5, 8, 3]);
-        assert_eq!(turn(6), [8, 3, 5]);
-        assert_eq!(turn(8), [3, 5, 8]);
+    fn reading_resumes_after_the_last_pid_of_each_tenant() {
+        let mut turns = Turns::default();
+        let mut read = |count: usize| {
+            let jvms = [(3, "a"), (5, "a"), (8, "b"), (9, "a"), (10, "c")];
+            let order = turns.order(jvms.into_iter().map(|(pid, tenant)| (pid, tenant.into())));
+            for (pid, tenant) in &order[..count] {
+                turns.taken(*pid, Arc::clone(tenant));
+            }
+            order.into_iter().map(|(pid, _)| pid).collect::<Vec<_>>()
+        };
+        // Each tenant's first JVM comes before the second one of any tenant.
+        assert_eq!(read(1), [3, 8, 10, 5, 9]);
+        assert_eq!(read(2), [8, 10, 5, 9, 3]);
+        assert_eq!(read(5), [5, 8, 10, 9, 3]);
+        assert_eq!(read(0), [8, 10, 5, 9, 3]);
     }
 }

@@ -5,6 +5,7 @@
 //! | [`tracers`] | threads of the library's tracers |
 //! | [`batch`] | batches that the tracers deliver |
 //! | [`jvms`] | the running JVMs and their identities |
+//! | [`limit_log`] | log lines about tenants that exceed their share |
 //! | [`values`] | values of the semantic conventions' metrics |
 //! | [`window_builder`] | builds windows out of batches, and adds them to the totals |
 //! | [`costs`] | CPU time and memory that the daemon has used, by measure |
@@ -22,6 +23,7 @@ pub mod costs;
 pub mod daemon;
 pub mod jvms;
 pub mod ladder;
+pub mod limit_log;
 pub mod saving;
 pub mod signals;
 pub mod stalls;

@@ -201,7 +201,9 @@ mod tests {
             ..Stop::default()
         };
         let figures = Figures { stops: vec![stop], ..Figures::default() };
-        totals.lock().add(&Arc::new(identity), &figures);
+        let identity = Arc::new(identity);
+        totals.lock().admit(&identity);
+        totals.lock().add(&identity, &figures);
         totals
     }
 

@@ -3,16 +3,26 @@
 //! The size of the totals is bounded, because the numbers of JVMs, of pairs of operation and cause for each
 //! JVM, and of reasons have limits. Values beyond a limit are added to an entry named "other", so that sums
 //! stay right.
+//!
+//! Only a JVM that could be read has series of its own. Tenants share the series fairly ([`FairSlots`]), and each may cause
+//! a limited number of new ones per hour ([`Hourly`]).
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
-use libjvmprobe::bpf::cost::Cost;
+use libjvmprobe::{
+    bpf::cost::Cost,
+    sys::{
+        fair_slots::{Admission, FairSlots},
+        limited,
+    },
+};
 
 use crate::{
+    hourly::{self, Hourly},
     metrics::{
         Sets,
         figures::{DaemonMetrics, Figures, Gauges, Processor, Stop, Waited},
@@ -31,6 +41,13 @@ pub const OTHER: &str = "other";
 /// Maximum length of a name in bytes. Longer names are cut.
 const MAX_NAME: usize = 128;
 
+/// Age from which on a JVM may get any of the new series of its tenant. Younger JVMs get at most half of them, so that many
+/// short-lived JVMs leave series for those that stay.
+const MIN_AGE: Duration = Duration::from_secs(60);
+
+/// Time after which the counts of a tenant that is not limited any more make space for those of another tenant.
+const KEEP_LIMITED: Duration = Duration::from_secs(3600);
+
 /// Limits on the size of the totals.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -40,7 +57,7 @@ pub struct Limits {
     pub operations: usize,
     /// Maximum number of kinds of recorded data, of reasons for losses, and of reasons for abandoning a JVM.
     pub reasons: usize,
-    /// Maximum number of pairs of tenant and reason for limiting it.
+    /// Maximum number of tenants that were limited.
     pub tenants: usize,
     /// Time for which series stay after their JVM has ended.
     pub keep: Duration,
@@ -109,11 +126,17 @@ pub struct Series {
     ended: Option<Instant>,
 }
 
+/// PID and start time of a JVM.
+type Holder = (u32, u64);
+
 /// Totals of all metrics.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Totals {
     limits: Limits,
     jvms: BTreeMap<Key, Series>,
+    /// JVMs that have series of their own.
+    slots: FairSlots<Holder>,
+    new_series: Hourly,
     /// The sets of metrics of JVMs that are exported.
     pub sets: Sets,
     /// Metrics of the daemon itself.
@@ -126,6 +149,8 @@ pub struct Totals {
     pub lost: BTreeMap<Arc<str>, u64>,
     /// Detail that tenants did not get because they exceeded their share, by reason and tenant.
     pub limited: BTreeMap<(&'static str, Arc<str>), u64>,
+    /// Time of the last count of each tenant in `limited`.
+    limited_at: BTreeMap<Arc<str>, Instant>,
     /// Thread dumps taken, by cause.
     pub thread_dumps: BTreeMap<Cause, u64>,
     /// JVMs that were not traced, by reason. A tracer that has ended counts as one, with its name as the
@@ -152,33 +177,80 @@ pub struct Totals {
 impl Totals {
     /// Returns empty totals with these limits.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, ..Self::default() }
+        Self {
+            limits,
+            jvms: BTreeMap::new(),
+            slots: FairSlots::new(limits.jvms),
+            new_series: Hourly::default(),
+            sets: Sets::default(),
+            own: DaemonMetrics::default(),
+            recorded: BTreeMap::new(),
+            probe_costs: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            limited: BTreeMap::new(),
+            limited_at: BTreeMap::new(),
+            thread_dumps: BTreeMap::new(),
+            abandoned: BTreeMap::new(),
+            seen: 0,
+            windows: 0,
+            expositions: 0,
+            dropped_windows: 0,
+            store_counts: Counts::default(),
+            collected: Vec::new(),
+            targets: Vec::new(),
+        }
     }
 
-    /// Adds a JVM that was found. Its series begin at zero.
-    pub fn add_jvm(&mut self, identity: &Arc<Identity>) {
-        self.seen += 1;
-        self.series(identity);
+    /// Gives a JVM that could be read series of its own, if it has none and its tenant's share allows it. They begin at
+    /// zero. If not, its figures are added to the entry [`OTHER`].
+    pub fn admit(&mut self, identity: &Arc<Identity>) {
+        let holder = holder(identity);
+        if self.slots.contains(&holder) {
+            return;
+        }
+        let (tenant, now) = (identity.tenant(), Instant::now());
+        let reserved = if is_young(identity) { hourly::BURST / 2.0 } else { 0.0 };
+        if self.new_series.left(&tenant, now) < reserved + 1.0 {
+            return limited::add("new-series", &tenant, 1);
+        }
+        self.make_space();
+        match self.slots.admit(holder, &tenant) {
+            Admission::Granted => {}
+            Admission::Refused => return limited::add("series", &tenant, 1),
+            Admission::Replaced(holder) => {
+                if let Some(series) = self.remove(|series| series.holder() == Some(holder)) {
+                    limited::add("series", &series.identity.map_or(tenant, |old| old.tenant()), 1);
+                }
+            }
+        }
+        self.new_series.take(&identity.tenant(), now);
+        let series = Series { identity: Some(Arc::clone(identity)), ..Series::default() };
+        // The kernel may give the PID of a process that has ended to a new process of the same name.
+        let replaced = self.jvms.insert(key(identity), series);
+        self.release(replaced);
     }
 
     /// Adds a JVM's figures.
-    pub fn add(&mut self, identity: &Arc<Identity>, figures: &Figures) {
+    pub fn add(&mut self, identity: &Identity, figures: &Figures) {
         let operations = self.limits.operations;
-        self.series(identity).add(figures, operations);
+        let own = self.jvms.get_mut(&key(identity));
+        let series = match own.filter(|series| series.holder() == Some(holder(identity))) {
+            Some(own) => own,
+            None => self.jvms.entry((OTHER.into(), 0)).or_default(),
+        };
+        series.add(figures, operations);
     }
 
     /// Replaces the identity of a JVM about which more has become known. If the name has changed, the series continue under
     /// the new name.
     pub fn replace_identity(&mut self, old: &Identity, new: &Arc<Identity>) {
-        let is_of = |series: &Series| {
-            let identity = series.identity.as_ref();
-            identity.is_some_and(|identity| identity.started_ns == old.started_ns)
-        };
+        let is_of = |series: &Series| series.holder() == Some(holder(old));
         if self.jvms.get(&key(old)).is_some_and(is_of)
             && let Some(mut series) = self.jvms.remove(&key(old))
         {
             series.identity = Some(Arc::clone(new));
-            self.jvms.insert(key(new), series);
+            let replaced = self.jvms.insert(key(new), series);
+            self.release(replaced);
         }
     }
 
@@ -222,11 +294,21 @@ impl Totals {
 
     /// Counts detail that a tenant did not get because it exceeded its share of the resource that `reason` names.
     pub fn add_limited(&mut self, reason: &'static str, tenant: &Arc<str>, count: u64) {
-        let mut key = (reason, cut(tenant));
-        if self.limited.len() >= self.limits.tenants && !self.limited.contains_key(&key) {
-            key.1 = OTHER.into();
+        let (mut tenant, now) = (cut(tenant), Instant::now());
+        if self.limited_at.len() >= self.limits.tenants && !self.limited_at.contains_key(&tenant) {
+            let oldest = self.limited_at.iter().min_by_key(|(_, at)| **at);
+            let expired = oldest.filter(|(_, at)| now - **at > KEEP_LIMITED);
+            if let Some(expired) = expired.map(|(tenant, _)| Arc::clone(tenant)) {
+                self.limited_at.remove(&expired);
+                self.limited.retain(|(_, tenant), _| *tenant != expired);
+            } else {
+                tenant = OTHER.into();
+            }
         }
-        let sum = self.limited.entry(key).or_default();
+        if &*tenant != OTHER {
+            self.limited_at.insert(Arc::clone(&tenant), now);
+        }
+        let sum = self.limited.entry((reason, tenant)).or_default();
         *sum = sum.saturating_add(count);
     }
 
@@ -251,7 +333,14 @@ impl Totals {
     /// Removes the series of JVMs that ended longer than [`Limits::keep`] ago.
     pub fn remove_expired(&mut self) {
         let keep = self.limits.keep;
-        self.jvms.retain(|_, series| series.ended.is_none_or(|at| at.elapsed() < keep));
+        let Self { jvms, slots, .. } = self;
+        jvms.retain(|_, series| {
+            let is_kept = series.ended.is_none_or(|at| at.elapsed() < keep);
+            if let Some(holder) = series.holder().filter(|_| !is_kept) {
+                slots.release(&holder);
+            }
+            is_kept
+        });
     }
 
     /// Returns all series.
@@ -264,43 +353,44 @@ impl Totals {
         self.jvms.values().filter(|s| s.identity.is_some() && s.ended.is_none()).count()
     }
 
-    fn series(&mut self, identity: &Arc<Identity>) -> &mut Series {
-        let mut key = key(identity);
-        // The kernel may give the PID of a process that has ended to a new process of the same name.
-        let is_another = |series: &Series| {
-            series.identity.as_ref().is_some_and(|old| old.started_ns != identity.started_ns)
-        };
-        if self.jvms.get(&key).is_some_and(is_another) {
-            self.jvms.remove(&key);
-        }
-        if !self.jvms.contains_key(&key) && !self.make_space() {
-            key = (OTHER.into(), 0);
-        }
-        let is_other = key.1 == 0;
-        self.jvms.entry(key).or_insert_with(|| Series {
-            identity: (!is_other).then(|| identity.clone()),
-            ..Series::default()
-        })
-    }
-
-    /// Makes space for one more JVM if there is none: removes the series of JVMs that ended longer than
-    /// [`Limits::keep`] ago. If that is not enough, removes those of the JVM that ended first. Returns
-    /// whether there is space.
-    fn make_space(&mut self) -> bool {
-        let full = |totals: &Self| {
-            totals.jvms.values().filter(|series| series.identity.is_some()).count()
-                >= totals.limits.jvms
-        };
-        if full(self) {
+    /// If no series are free, removes those of JVMs that ended longer than [`Limits::keep`] ago. If there are none, removes
+    /// those of the JVM that ended first.
+    fn make_space(&mut self) {
+        if self.slots.is_full() {
             self.remove_expired();
         }
-        if full(self) {
-            let ended = self.jvms.iter().filter_map(|(key, s)| Some((s.ended?, key.clone())));
-            if let Some((_, first)) = ended.min() {
-                self.jvms.remove(&first);
-            }
+        if self.slots.is_full() {
+            let first = self.jvms.values().filter_map(|series| series.ended).min();
+            self.remove(|series| first.is_some() && series.ended == first);
         }
-        !full(self)
+    }
+
+    /// Removes the first series that match, and frees their slot.
+    fn remove(&mut self, matches: impl Fn(&Series) -> bool) -> Option<Series> {
+        let key =
+            self.jvms.iter().find(|(_, series)| matches(series)).map(|(key, _)| key.clone())?;
+        let series = self.jvms.remove(&key)?;
+        self.release(Some(Series { identity: series.identity.clone(), ..Series::default() }));
+        Some(series)
+    }
+
+    /// Frees the slot of removed series.
+    fn release(&mut self, removed: Option<Series>) {
+        if let Some(holder) = removed.and_then(|series| series.holder()) {
+            self.slots.release(&holder);
+        }
+    }
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        Self::new(Limits::default())
+    }
+}
+
+impl Series {
+    fn holder(&self) -> Option<Holder> {
+        self.identity.as_deref().map(holder)
     }
 }
 
@@ -375,6 +465,16 @@ impl Series {
     }
 }
 
+fn holder(identity: &Identity) -> Holder {
+    (identity.pid, identity.started_ns)
+}
+
+/// Returns whether a JVM has run for less than [`MIN_AGE`].
+fn is_young(identity: &Identity) -> bool {
+    let started = SystemTime::UNIX_EPOCH + Duration::from_nanos(identity.started_ns);
+    SystemTime::now().duration_since(started).is_ok_and(|age| age < MIN_AGE)
+}
+
 fn key(identity: &Identity) -> Key {
     (cut(&identity.name), identity.pid)
 }
@@ -423,6 +523,12 @@ mod tests {
         Figures { stops: vec![stop], allocated_bytes: ns, ..Figures::default() }
     }
 
+    /// Adds figures of a JVM that could be read.
+    fn add(totals: &mut Totals, jvm: &Arc<Identity>, figures: &Figures) {
+        totals.admit(jvm);
+        totals.add(jvm, figures);
+    }
+
     fn allocated(totals: &Totals) -> u64 {
         totals.jvms().values().map(|series| series.allocated).sum()
     }
@@ -431,13 +537,13 @@ mod tests {
     fn jvms_beyond_the_limit_share_one_series() {
         let mut totals = Totals::new(Limits { jvms: 3, ..Limits::default() });
         for pid in 1..=10 {
-            totals.add(&jvm("app", pid), &stop("G1", 5));
+            add(&mut totals, &jvm("app", pid), &stop("G1", 5));
         }
         assert_eq!((totals.jvms().len(), allocated(&totals)), (4, 50));
         assert_eq!(totals.jvms()[&(OTHER.into(), 0)].allocated, 35);
         // A JVM that ends makes space for a new one.
         totals.ended(&jvm("app", 1));
-        totals.add(&jvm("late", 11), &stop("G1", 5));
+        add(&mut totals, &jvm("late", 11), &stop("G1", 5));
         assert!(totals.jvms().contains_key(&("late".into(), 11)));
         assert!(!totals.jvms().contains_key(&("app".into(), 1)));
     }
@@ -446,7 +552,7 @@ mod tests {
     fn operations_beyond_the_limit_share_one_series() {
         let mut totals = Totals::new(Limits { operations: 4, ..Limits::default() });
         for op in 0..20 {
-            totals.add(&jvm("app", 1), &stop(&format!("Op{op}"), 1));
+            add(&mut totals, &jvm("app", 1), &stop(&format!("Op{op}"), 1));
         }
         let series = &totals.jvms()[&("app".into(), 1)];
         let stops: u64 = series.operations.values().map(|o| o.stopped.count()).sum();
@@ -457,23 +563,23 @@ mod tests {
     fn waits_for_a_cpu_are_unknown_until_a_stop_has_one() {
         let mut totals = Totals::default();
         let mut figures = stop("G1", 5);
-        totals.add(&jvm("app", 1), &figures);
+        add(&mut totals, &jvm("app", 1), &figures);
         assert_eq!(totals.jvms()[&("app".into(), 1)].cpu_wait_ns, None);
         figures.stops[0].cpu_wait_ns = Some(3);
-        totals.add(&jvm("app", 1), &figures);
-        totals.add(&jvm("app", 1), &figures);
+        add(&mut totals, &jvm("app", 1), &figures);
+        add(&mut totals, &jvm("app", 1), &figures);
         assert_eq!(totals.jvms()[&("app".into(), 1)].cpu_wait_ns, Some(6));
     }
 
     #[test]
     fn series_end_with_the_jvm_and_restart_at_zero() {
         let mut totals = Totals::new(Limits { keep: Duration::ZERO, ..Limits::default() });
-        totals.add(&jvm("app", 1), &stop("G1", 5));
+        add(&mut totals, &jvm("app", 1), &stop("G1", 5));
         totals.remove_expired();
         assert_eq!(allocated(&totals), 5);
         let mut again = Identity::clone(&jvm("app", 1));
         again.started_ns = 2;
-        totals.add(&Arc::new(again), &stop("G1", 2));
+        add(&mut totals, &Arc::new(again), &stop("G1", 2));
         assert_eq!(allocated(&totals), 2);
         totals.ended(&jvm("app", 1));
         assert_eq!(totals.running(), 0);
@@ -484,9 +590,9 @@ mod tests {
     #[test]
     fn series_continue_under_a_new_name() {
         let mut totals = Totals::default();
-        totals.add(&jvm("Main", 1), &stop("G1", 5));
+        add(&mut totals, &jvm("Main", 1), &stop("G1", 5));
         totals.replace_identity(&jvm("Main", 1), &jvm("shop", 1));
-        totals.add(&jvm("shop", 1), &stop("G1", 2));
+        add(&mut totals, &jvm("shop", 1), &stop("G1", 2));
         let [(key, series)] = &totals.jvms().iter().collect::<Vec<_>>()[..] else { panic!() };
         assert_eq!((&*key.0, series.allocated), ("shop", 7));
         assert_eq!(series.identity.as_ref().unwrap().name, "shop");
@@ -508,7 +614,84 @@ mod tests {
         }
         assert_eq!(totals.limited[&("stops", "a".into())], 6);
         assert_eq!((totals.limited[&("stops", OTHER.into())], totals.limited.len()), (6, 3));
-        totals.add(&jvm(&"ä".repeat(1000), 1), &Figures::default());
+        add(&mut totals, &jvm(&"ä".repeat(1000), 1), &Figures::default());
         assert!(totals.jvms().keys().all(|(name, _)| name.len() <= MAX_NAME));
+    }
+
+    fn of_tenant(tenant: &str, pid: u32) -> Arc<Identity> {
+        let attributes = [("systemd.unit".to_owned(), tenant.to_owned())].into();
+        Arc::new(Identity { attributes, ..Identity::clone(&jvm("app", pid)) })
+    }
+
+    #[test]
+    fn series_are_shared_by_tenants() {
+        let mut totals = Totals::new(Limits { jvms: 100, ..Limits::default() });
+        for tenant in 0..20 {
+            for number in 0..30 {
+                let attacker = of_tenant(&format!("t{tenant}.service"), tenant * 100 + number + 1);
+                add(&mut totals, &attacker, &stop("G1", 5));
+            }
+        }
+        let victims: Vec<_> = (0..3).map(|n| of_tenant("shop.service", 9000 + n)).collect();
+        for _ in 0..3 {
+            victims.iter().for_each(|victim| add(&mut totals, victim, &stop("G1", 7)));
+            add(&mut totals, &of_tenant("t0.service", 8000), &stop("G1", 5));
+            assert_eq!((totals.jvms().len(), totals.running()), (101, 100));
+        }
+        for victim in victims {
+            assert_eq!(totals.jvms()[&key(&victim)].allocated, 21);
+        }
+    }
+
+    #[test]
+    fn jvm_that_was_not_read_has_no_series_of_its_own() {
+        let mut totals = Totals::default();
+        totals.add(&jvm("fake", 1), &stop("G1", 5));
+        let keys: Vec<_> = totals.jvms().keys().cloned().collect();
+        assert_eq!((keys, totals.running()), (vec![(OTHER.into(), 0)], 0));
+        // Its series begin when it was read.
+        add(&mut totals, &jvm("fake", 1), &stop("G1", 7));
+        assert_eq!(totals.jvms()[&("fake".into(), 1)].allocated, 7);
+    }
+
+    #[test]
+    fn short_lived_jvms_of_a_tenant_share_series_after_a_while() {
+        let mut totals = Totals::new(Limits { keep: Duration::ZERO, ..Limits::default() });
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let started_ns = u64::try_from(now.as_nanos()).unwrap();
+        let mut own_series = 0;
+        for pid in 1..=2000 {
+            let young = Arc::new(Identity { started_ns, ..Identity::clone(&jvm("job", pid)) });
+            add(&mut totals, &young, &stop("G1", 1));
+            own_series += totals.running();
+            totals.ended(&young);
+            totals.remove_expired();
+        }
+        assert_eq!(own_series as f64, hourly::BURST / 2.0);
+        assert_eq!(
+            totals.jvms()[&(OTHER.into(), 0)].allocated as f64,
+            2000.0 - hourly::BURST / 2.0
+        );
+        // A JVM that stays gets series, and so does another tenant.
+        add(&mut totals, &jvm("service", 3000), &stop("G1", 1));
+        let other =
+            Arc::new(Identity { started_ns, ..Identity::clone(&of_tenant("b.service", 3001)) });
+        add(&mut totals, &other, &stop("G1", 1));
+        assert_eq!(totals.running(), 2);
+    }
+
+    #[test]
+    fn counts_of_a_tenant_that_is_no_longer_limited_make_space() {
+        let mut totals = Totals::new(Limits { tenants: 1, ..Limits::default() });
+        totals.add_limited("stops", &"a".into(), 1);
+        totals.add_limited("spans", &"a".into(), 1);
+        totals.add_limited("stops", &"b".into(), 1);
+        assert_eq!(totals.limited[&("stops", OTHER.into())], 1);
+        if let Some(before) = Instant::now().checked_sub(2 * KEEP_LIMITED) {
+            totals.limited_at.insert("a".into(), before);
+            totals.add_limited("stops", &"b".into(), 1);
+            assert_eq!(totals.limited[&("stops", "b".into())], 1);
+            assert_eq!(totals.limited.len(), 2);
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`target`] | addresses `pyroscope=URL`, `otlp=URL`, `dir=PATH`, and options of a target |
 //! | [`pyroscope`], [`otlp`], [`dir`] | for each kind of target: a window as requests, and sending them |
+//! | [`labels`] | limit on new names and attributes that JVMs choose |
 //! | [`queue`] | queue of requests on disk |
 //! | [`ledger`] | counts of delivered, dropped and waiting samples |
 //! | [`sender`] | sends queued requests in order |
@@ -17,6 +18,7 @@
 pub mod client;
 pub mod dir;
 pub mod grpc;
+pub mod labels;
 pub mod ledger;
 pub mod otlp;
 pub mod pyroscope;

@@ -24,6 +24,7 @@ use reqwest::Url;
 use crate::{
     push::{
         client::{Outcome, Target, with_path},
+        labels::limited,
         queue::{Header, MAX_PARTS, Parts},
         retry::random_bytes,
         samples,
@@ -37,13 +38,15 @@ const TARGET_SIZE: usize = 1 << 20;
 const MAX_LABELS: usize = 28;
 /// Attributes that are no labels. Pyroscope creates a series for each combination of labels, so attributes that differ
 /// for each process, and those that only describe the host in more detail, would cost more than they are worth.
-const NO_LABELS: [&str; 16] = [
+const NO_LABELS: [&str; 18] = [
     "cloud.account.id",
     "cloud.platform",
     "container.runtime.name",
     "host.arch",
     "host.id",
     "host.type",
+    "jvmprobe.restarts",
+    "jvmprobe.tenant",
     "os.description",
     "os.name",
     "os.type",
@@ -180,6 +183,7 @@ fn by_stack(profile: &Profile) -> Profile {
 
 /// Returns the labels of a series. Dots in attribute names become underscores.
 fn labels(identity: &Identity, measure: &Measure) -> Vec<Label> {
+    let identity = &*limited(identity);
     let name = match measure {
         Measure::Time => "process_cpu".to_owned(),
         Measure::Allocation => "memory".to_owned(),

@@ -10,7 +10,7 @@ use opentelemetry_proto::tonic::{
 
 use sha2::{Digest, Sha256};
 
-use crate::window::Identity;
+use crate::{push::labels, window::Identity};
 
 /// Random UUID that the kernel generates at each boot: random(4).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -39,6 +39,7 @@ const INSTANCE: &str = "service.instance.id";
 /// Returns the resource of a JVM. Processors such as `k8sattributes` look for these attribute names. Back ends distinguish
 /// the JVMs of a service by `service.instance.id`, so a JVM that sets none gets one.
 pub fn resource(identity: &Identity) -> Resource {
+    let identity = &*labels::limited(identity);
     let pid = identity.pid.to_string();
     let instance = identity.attributes.get(INSTANCE).cloned();
     let instance = instance.unwrap_or_else(|| instance_id(identity));
