@@ -26,6 +26,8 @@ const FREE_EXAMINATIONS: u32 = 4;
 const MIN_BACKOFF: Duration = Duration::from_millis(250);
 const MAX_BACKOFF: Duration = Duration::from_secs(64);
 
+/// Age from which on a process that was never examined counts as limited whenever a scan ends before its turn.
+const LATE: Duration = Duration::from_secs(10);
 /// Maximum time that opening one process may take.
 const MAX_OPENING: Duration = Duration::from_secs(2);
 
@@ -129,9 +131,11 @@ impl Scanner {
             order.insert((spent, tenant));
         }
         for (tenant, left) in due {
-            let is_new =
-                |pid: &&Pid| self.seen.get(pid).is_some_and(|seen| seen.examined.is_none());
-            limited::add("discovery", &tenant, left.iter().filter(is_new).count() as u64);
+            let is_overdue = |pid: &&Pid| {
+                let seen = self.seen.get(pid).filter(|seen| seen.examined.is_none());
+                seen.is_some_and(|seen| seen.since.elapsed() >= LATE)
+            };
+            limited::add("discovery", &tenant, left.iter().filter(is_overdue).count() as u64);
         }
         found
     }

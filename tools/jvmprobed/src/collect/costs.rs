@@ -1,7 +1,7 @@
 //! CPU time and memory that the daemon has used, and the measures that the CPU time was spent on.
 //!
 //! The CPU time of a tracer is that of its threads, which have its name or were started by a thread that has. Source:
-//! proc(5), `/proc/PID/task/TID/stat`; its times are in steps of 10 ms, whose errors do not add up.
+//! proc(5), `/proc/PID/task/TID/schedstat`, or else the times in `stat`, which are in steps of 10 ms.
 
 use std::{collections::HashMap, fs};
 
@@ -110,8 +110,13 @@ impl ThreadCosts {
         let mut seen = HashMap::new();
         let tasks = Process::myself().and_then(|own| own.tasks()).into_iter().flatten().flatten();
         let tick_ns = 1_000_000_000 / procfs::ticks_per_second().max(1);
-        for stat in tasks.filter_map(|task| task.stat().ok()) {
-            let ns = stat.utime.saturating_add(stat.stime).saturating_mul(tick_ns);
+        for task in tasks {
+            let Ok(stat) = task.stat() else { continue };
+            let ns = match task.schedstat() {
+                Ok(times) => times.sum_exec_runtime,
+                // The kernel was built without CONFIG_SCHED_INFO.
+                Err(_) => stat.utime.saturating_add(stat.stime).saturating_mul(tick_ns),
+            };
             let before = self.0.get(&stat.pid).copied().unwrap_or(0);
             let part = costs.of_thread(&stat.comm);
             *part = part.saturating_add(ns.saturating_sub(before));

@@ -228,10 +228,12 @@ impl Saving {
         }
     }
 
-    /// Applies new limits from now on.
+    /// Applies new limits from now on. With a higher CPU limit, the account is full, as at the start.
     pub fn set_limits(&mut self, limits: Limits) {
+        let full = limits.of(ACCOUNT_SPAN);
+        let is_higher = limits.cpu_percent > self.limits.cpu_percent;
+        self.account = if is_higher { full } else { self.account.min(full) };
         self.limits = limits;
-        self.account = self.account.min(limits.of(ACCOUNT_SPAN));
     }
 
     /// Returns the number of steps down from the configured set.
@@ -509,6 +511,17 @@ mod tests {
         assert_eq!((saving.allocation_ppm(), saving.step()), (1250, 0));
         let large = Limits { cpu_percent: 16.0, memory_bytes: 100 << 20 };
         assert_eq!(Saving::new(large, CONFIGURED, DEFAULT_WINDOW).allocation_ppm(), 5000);
+    }
+
+    #[test]
+    fn higher_cpu_limit_fills_the_account() {
+        let mut saving = saving();
+        let limits = |cpu_percent| Limits { cpu_percent, memory_bytes: 100 << 20 };
+        saving.account = 0.5;
+        saving.set_limits(limits(0.5));
+        assert_eq!(saving.account, 0.5);
+        saving.set_limits(limits(2.0));
+        assert_eq!((saving.account, saving.min_age()), (12.0, Duration::ZERO));
     }
 
     #[test]
