@@ -13,8 +13,8 @@ pub const FALSE_CONTAINER: &str =
 pub struct Attack {
     /// Name, of which the attacker's tenant is made.
     pub name: &'static str,
-    /// What the attacker loses: the label `reason` of `jvmprobed_limited_total`. `None` if the attack does not make the
-    /// daemon drop anything.
+    /// What the attacker must lose, because it exceeds a limit within seconds: the label `reason` of
+    /// `jvmprobed_limited_total`.
     pub reason: Option<&'static str>,
     /// Duration in seconds if it runs alone.
     pub seconds: f64,
@@ -41,32 +41,29 @@ macro_rules! attack {
 #[rustfmt::skip] // One line for each is easier to read.
 pub const ATTACKS: &[Attack] = &[
     // Sizes at the limits.
-    attack!("sparse-symbols", Some("symbols"), 6.0, |a| sparse_symbols(a)),
-    attack!("debug-file", Some("symbols"), 6.0, |a| a.run(&["./attack", "fakes", "fake/libjvm.so", "2", "80", "4"])),
-    attack!("unwind-rows", Some("unwind"), 8.0, |a| unwind_rows(a)),
-    attack!("threads", Some("threads"), 10.0, |a| a.java(&["-Xss160k"], &["lock", "11000"])),
-    attack!("code-files", Some("files"), 6.0, |a| a.java_with_agent("files /tmp 64000")),
+    attack!("sparse-symbols", None, 6.0, |a| sparse_symbols(a)),
+    attack!("debug-file", None, 5.0, |a| a.run(&["./attack", "fakes", "fake/libjvm.so", "2", "80", "4"])),
+    attack!("unwind-rows", Some("unwind"), 6.0, |a| unwind_rows(a)),
+    attack!("threads", Some("threads"), 8.0, |a| a.java(&["-Xss160k"], &["lock", "11000"])),
+    attack!("code-files", Some("files"), 5.0, |a| a.java_with_agent("files /tmp 64000")),
     attack!("mappings", Some("mappings"), 4.0, |a| a.run(&["./attack", "fakes", "fake/libjvm.so", "1", "10000", "0"])),
     attack!("mappings-of-jvm", Some("mappings"), 4.0, |a| a.java_with_agent("fake /mnt/jre/lib/server/libjvm.so 10000 0")),
     attack!("long-paths", None, 4.0, |a| a.run(&["./attackers", "maps", "/tmp"])),
-    attack!("class-names", Some("naming"), 4.0, |a| a.java(&["-Xmx256m"], &["classes", "2000"])),
+    attack!("class-names", None, 4.0, |a| a.java(&["-Xmx256m"], &["classes", "2000"])),
     attack!("arguments", Some("attributes"), 4.0, |a| arguments(a)),
-    attack!("perf-map", None, 4.0, |a| a.java_with_agent("perf-map 64")),
-    attack!("thread-names", None, 4.0, |a| a.java_with_agent("names 200")),
+    attack!("perf-map-and-thread-names", None, 4.0, |a| { a.java_with_agent("perf-map 64"); a.java_with_agent("names 200") }),
     // Numbers of processes, and their rates.
-    attack!("mmap-flood", None, 6.0, |a| a.run(&["./attack", "flood", "2000"])),
-    attack!("fake-jvms", Some("series"), 4.0, |a| a.run(&["./attack", "fakes", "fake/libjvm.so", "510", "1", "0"])),
-    attack!("short-jvms", Some("short-lived"), 4.0, |a| in_loop(a, "Attack exit 500")),
-    attack!("java-version", None, 4.0, |a| in_loop(a, "-version")),
+    attack!("mmap-flood", None, 4.0, |a| a.run(&["./attack", "flood", "2000"])),
+    attack!("fake-jvms", None, 4.0, |a| a.run(&["./attack", "fakes", "fake/libjvm.so", "510", "1", "0"])),
+    attack!("short-jvms", None, 4.0, |a| { in_loop(a, "Attack exit 500"); in_loop(a, "-version") }),
     attack!("forks", None, 4.0, |a| a.run(&["./attackers", "forks", "200"])),
     // Control groups.
-    attack!("own-groups", Some("series"), 6.0, |a| own_groups(a)),
+    attack!("own-groups", None, 4.0, |a| own_groups(a)),
     attack!("group-churn", None, 4.0, |a| { let group = a.delegate_group(); a.run(&["./attack", "groups", &group]) }),
     // The network.
-    attack!("half-requests", None, 4.0, |a| { let port = a.port.to_string(); a.run(&["./attack", "requests", &port]) }),
-    attack!("passwords", None, 4.0, |a| { let port = a.port.to_string(); a.run(&["./attack", "passwords", &port]) }),
+    attack!("requests", None, 4.0, |a| ["requests", "passwords"].map(|command| a.run(&["./attack", command, &a.port.to_string()]))),
     // File systems.
-    Attack { name: "overlay-on-fuse", reason: None, seconds: 6.0, start: overlay_on_fuse },
+    Attack { name: "overlay-on-fuse", reason: None, seconds: 4.0, start: overlay_on_fuse },
 ];
 
 /// Three JVMs, because several threads of the daemon read symbols at the same time.
