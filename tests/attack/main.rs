@@ -136,7 +136,7 @@ fn observe(
     let late_families = late.map(|late| families_of(&metrics, late.pid())).unwrap_or_default();
     let ended = attackers.iter_mut().filter_map(Attacker::ended).collect();
     let recorded =
-        daemon.stop(load.pid(), || attackers.iter().for_each(|attacker| attacker.group().kill()));
+        daemon.stop(load.pid(), || attackers.iter().for_each(|attacker| attacker.group().kill_processes()));
     Outcome { recorded, used, families, late_families, metrics, ended }
 }
 
@@ -168,7 +168,7 @@ fn trial(
         let (finish, finished) = mpsc::channel::<()>();
         let watchdog = scope.spawn(move || {
             let is_late = finished.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
-            groups.iter().filter(|_| is_late).for_each(|group| group.kill());
+            groups.iter().filter(|_| is_late).for_each(|group| group.kill_processes());
             is_late
         });
         let outcome = observe(&mut attackers, ports, seconds, is_long);

@@ -202,8 +202,8 @@ impl Cgroup {
         pids.filter(|pid| *pid > 1).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Kills its processes.
-    pub fn kill(&self) {
+    /// Kills the processes in it and in the groups below it, one after the other; works on each kernel.
+    pub fn kill_processes(&self) {
         for pid in self.processes() {
             // The processes are our children, or their children.
             if let Some(pid) = rustix::process::Pid::from_raw(pid) {

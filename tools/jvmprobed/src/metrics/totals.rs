@@ -197,6 +197,7 @@ impl Totals {
             dropped_windows: 0,
             store_counts: Counts::default(),
             collected: Vec::new(),
+            last_reports: Vec::new(),
             targets: Vec::new(),
         }
     }
