@@ -867,8 +867,8 @@ mod tests {
     #[test]
     fn memory_of_mappings_is_reserved_until_the_last_copy_is_dropped() {
         let budget = Budget::of(10_000);
-        let mut maps = CodeMaps::default();
-        maps.memory = Arc::new(Mutex::new(Reservation::within(&budget.share(&"a".into()))));
+        let memory = Reservation::within(&budget.share(&"a".into()));
+        let mut maps = CodeMaps { memory: Arc::new(Mutex::new(memory)), ..CodeMaps::default() };
         assert!(maps.reserve(3000) && maps.reserve(2000) && !maps.reserve(1));
         let copy = maps.clone();
         drop(maps);

@@ -41,7 +41,7 @@ impl<'a> Limits<'a> {
     /// Returns the limits of a file that has this number of bytes of code.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn of_code(size: u64, reserve: &'a mut dyn FnMut(usize) -> bool) -> Self {
-        Self::new(vec![0..size], reserve)
+        Self::new(std::iter::once(0..size).collect(), reserve)
     }
 
     fn new(code: Vec<Range<u64>>, reserve: &'a mut dyn FnMut(usize) -> bool) -> Self {
