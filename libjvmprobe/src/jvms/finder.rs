@@ -217,13 +217,15 @@ impl Finder {
             }
             let tenant = cgroup::tenant_of(pid);
             let started = self.start_rates.add(Arc::clone(&tenant), now);
-            let min_age = self.pace.min_age(started).max(self.min_age.for_starts(started));
-            match min_age.max(self.scanner.backoff(pid)) {
-                Duration::ZERO => due.push(pid),
-                wait => {
-                    let at = self.start_rates.space(Arc::clone(&tenant), wait, now);
-                    self.wait_until(at, pid, tenant);
-                }
+            let min_age = self.min_age.for_starts(started);
+            let wait = self.pace.min_age(started).max(min_age).max(self.scanner.backoff(pid));
+            if wait.is_zero() {
+                due.push(pid);
+            } else if min_age.is_zero() {
+                self.wait_until(now + wait, pid, tenant);
+            } else {
+                let at = self.start_rates.space(Arc::clone(&tenant), wait, min_age / 2, now);
+                self.wait_until(at, pid, tenant);
             }
         }
         due.extend(self.waiting.iter().filter(|(_, one)| now >= one.due).map(|(&pid, _)| pid));
@@ -272,13 +274,18 @@ impl StartRates {
         start_times.len()
     }
 
-    /// Returns the time at which a process that must wait is due. The processes of a tenant are due one after another,
-    /// at intervals of half of this time: attaching to JVMs that live longer would otherwise cost as much as attaching
-    /// to all.
-    fn space(&mut self, tenant: Arc<str>, wait: Duration, now: Instant) -> Instant {
-        let after_last =
-            self.last_due.get(&tenant).map(|&last| (last + wait / 2).min(now + MAX_WAIT));
-        let due = after_last.map_or(now + wait, |at| at.max(now + wait));
+    /// Returns the time at which a process is due that must wait. The processes of a tenant are due one after another, at
+    /// this interval: attaching to JVMs that live longer would otherwise cost as much as attaching to all.
+    fn space(
+        &mut self,
+        tenant: Arc<str>,
+        wait: Duration,
+        interval: Duration,
+        now: Instant,
+    ) -> Instant {
+        let last = self.last_due.get(&tenant).copied();
+        let after_last = last.map_or(now, |last| (last + interval).min(now + MAX_WAIT));
+        let due = after_last.max(now + wait);
         self.last_due.insert(tenant, due);
         due
     }
@@ -333,7 +340,7 @@ mod tests {
     fn waiting_processes_of_a_tenant_are_due_one_after_another() {
         let (mut start_rates, now) = (StartRates::default(), Instant::now());
         let wait = Duration::from_secs(8);
-        let mut due = |tenant: &str, now| start_rates.space(tenant.into(), wait, now);
+        let mut due = |tenant: &str, now| start_rates.space(tenant.into(), wait, wait / 2, now);
         assert_eq!([(); 3].map(|()| due("many", now)), [8, 12, 16].map(|s| now + wait / 8 * s));
         assert_eq!(due("few", now), now + wait);
         assert_eq!(due("many", now + 2 * wait), now + 3 * wait);
