@@ -218,8 +218,8 @@ pub fn trail(source: &mut dyn Source, start: &Registers) -> Vec<FrameRegisters> 
     let mut trail = vec![FrameRegisters::default(); MAX_FRAMES];
     // SAFETY: C fills no more than MAX_FRAMES of it.
     let count = with(source, |source| unsafe { harness_trail(source, start, trail.as_mut_ptr()) });
-    trail.truncate(count as usize);
-    trail
+    // Returns a copy, because the buffer has space for many more frames than most stacks have.
+    trail[..MAX_FRAMES.min(count as usize)].to_vec()
 }
 
 /// Returns the blob of the code cache that contains an address.

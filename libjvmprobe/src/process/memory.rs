@@ -15,10 +15,12 @@ pub(crate) use crate::process::reader::MAX_BYTES;
 use crate::{
     Addr, Error, Pid, Result,
     process::{
+        cgroup::tenant_of,
         core_file::CoreMemory,
         present::{self, Present},
         reader::MemoryFile,
     },
+    sys::budget::{Budget, Share},
 };
 
 /// Maximum size of a single read in bytes; anything larger is a corrupt length, not data.
@@ -61,6 +63,18 @@ impl Memory {
     #[cfg(feature = "fuzzing")]
     pub(crate) fn of_file(file: File) -> Self {
         Self(Arc::new(Source::File(file)))
+    }
+
+    /// Returns the share of this process's budget from which data about this memory's owner is reserved. Core files have
+    /// one share.
+    pub(crate) fn share(&self) -> Share {
+        let tenant = match &*self.0 {
+            Source::Process(file) => tenant_of(file.pid()),
+            Source::Core(_) => "core files".into(),
+            #[cfg(feature = "fuzzing")]
+            Source::File(_) => "files".into(),
+        };
+        Budget::of_process().share(&tenant)
     }
 
     /// Fills `buf` with memory from `addr` on; fails unless all of it can be read.

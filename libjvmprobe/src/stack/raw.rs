@@ -60,7 +60,7 @@ pub(crate) fn short_compile_id(id: u32) -> u16 {
 }
 
 /// A frame as the kernel side sends it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RawFrame {
     /// Code at an address.
     Code {
@@ -105,7 +105,7 @@ impl RawFrame {
 }
 
 /// A stack as the kernel side sends it: `struct walked` of bpf/walk/walk.h.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RawStack {
     /// Key of its process, or 0 for the kernel's part of a stack.
     pub target: u64,

@@ -183,6 +183,11 @@ impl Reservation {
         is_reserved
     }
 
+    /// Returns the tenant for which memory is reserved.
+    pub(crate) fn tenant(&self) -> &Arc<str> {
+        &self.share.tenant
+    }
+
     /// Returns the reserved number of bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Number of threads that are walked together.
-const AT_ONCE: usize = 64;
+pub(crate) const AT_ONCE: usize = 64;
 /// Number of bytes of a stack, from the stack pointer on, that are read in advance.
 const STACK_BYTES: u64 = 16 << 10;
 

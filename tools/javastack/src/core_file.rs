@@ -20,6 +20,9 @@ pub fn dump(args: &Args, core: &Path) -> Result<ExitCode> {
     if args.locks {
         dump.search_synchronizers(dumper.hotspot());
     }
+    if let Some(left_out) = report::left_out(&dump) {
+        log::warn!("{}: {left_out}", core.display());
+    }
     let mut out = Output::open(None)?;
     let options = args.dump_options();
     if args.common.json {

@@ -33,7 +33,7 @@ use libjvmprobe::{
         privileges::{ATTACH, KERNEL_SYMBOLS, MAPS, OUTPUT, READ, Rights, keep_only},
         stop_on_signal,
     },
-    trace::threads::{Changes, Dumper, MAX_VIRTUAL_THREADS},
+    trace::threads::{Changes, Dumper, MAX_THREADS, MAX_VIRTUAL_THREADS},
 };
 
 use crate::args::Args;
@@ -63,7 +63,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     let jvms =
         if args.common.all { tracing::now().0 } else { tracing::find(&args.common.pids()?)? };
     let mut dumps = Dumps {
-        dumper: Dumper::new(args.mixed, MAX_VIRTUAL_THREADS)?,
+        dumper: Dumper::new(args.mixed, MAX_THREADS, MAX_VIRTUAL_THREADS)?,
         changes: Changes::default(),
         profile: flames::new(),
         out: Output::open(None)?,
@@ -133,6 +133,9 @@ impl Dumps {
         drop(frozen);
         if let Some(missing) = &dump.missing {
             log::warn!("process {}: {missing}", process.pid);
+        }
+        if let Some(left_out) = report::left_out(&dump) {
+            log::warn!("process {}: {left_out}", process.pid);
         }
         if !args.output.is_empty() {
             flames::add(&mut self.profile, process, &dump, &args.dump_options());

@@ -212,7 +212,8 @@ pub enum Owner {
 /// [`crate::Error::Layout`] naming the missing field, [`crate::Error::Memory`] if the JVM has exited.
 pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Vec<JavaThread>> {
     let until = Instant::now() + MAX_TIME;
-    within(MAX_TIME, || Reader::new(memory, layout)?.threads(until))
+    // After `until`, the list of threads is read once more.
+    within(2 * MAX_TIME, || Reader::new(memory, layout)?.threads(until))
 }
 
 /// Returns a reader of what the BPF side needs to read the objects that threads wait for.

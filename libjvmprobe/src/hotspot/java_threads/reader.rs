@@ -26,6 +26,7 @@ use crate::{
     },
     names::clean,
     process::memory::Memory,
+    sys::{budget::Reservation, limited},
 };
 
 /// The first JDK whose threads and monitors refer to Java objects by handles.
@@ -38,6 +39,8 @@ const MAX_CHARACTERS: u16 = 512;
 const MAX_CLASSES: usize = 1 << 14;
 /// Number of threads that are read together.
 pub(super) const AT_ONCE: usize = 64;
+/// Approximate number of bytes that a thread takes while all threads are read.
+const THREAD_BYTES: usize = size_of::<ReadThread>() + size_of::<JavaThread>() + 128;
 /// Maximum number of times that a thread is read.
 const MAX_READS: usize = 5;
 
@@ -194,6 +197,14 @@ impl Reader {
         let mut seen = HashSet::new();
         let mut addresses = threads::addresses(&memory, &self.layout)?;
         addresses.retain(|&thread| thread.0 != 0 && seen.insert(thread));
+        drop(seen);
+        // A JVM can list more threads than its process has.
+        let mut space = Reservation::within(&memory.share());
+        let all = addresses.len();
+        while !addresses.is_empty() && !space.reserve(addresses.len() * THREAD_BYTES) {
+            addresses.truncate(addresses.len() / 2);
+        }
+        limited::add("threads", space.tenant(), (all - addresses.len()) as u64);
         let mut read = Vec::with_capacity(addresses.len());
         for some in addresses.chunks(AT_ONCE) {
             read.extend(self.some(&mut pages, some, until));

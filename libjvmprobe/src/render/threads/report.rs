@@ -80,6 +80,10 @@ pub fn print(args: &DumpOptions, dump: &Dump, out: &mut Output) -> Result<()> {
             virtual_threads::print(args, dump, out)?;
         }
     }
+    if let Some(left_out) = left_out(dump) {
+        out.line(&left_out)?;
+        out.line("")?;
+    }
     let owners = Owners::of(dump);
     let blocked = blocked::lines(dump, &owners);
     for line in &blocked {
@@ -89,6 +93,13 @@ pub fn print(args: &DumpOptions, dump: &Dump, out: &mut Output) -> Result<()> {
         out.line("")?;
     }
     print_deadlocks(args, dump, &owners, out)
+}
+
+/// Returns a text about platform threads that are not in the dump; `None` if it has all of them.
+pub fn left_out(dump: &Dump) -> Option<String> {
+    let many = Some(dump.left_out).filter(|&left_out| left_out > 0)?;
+    let threads = count(many, "thread");
+    Some(format!("{threads} left out of the dump, because it would take too much memory"))
 }
 
 /// Returns the platform threads to show. If only some are shown, these are the ones that have used the most CPU time since

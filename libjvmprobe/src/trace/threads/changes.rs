@@ -1,7 +1,7 @@
 //! Differences between successive dumps of a JVM: how much CPU time each thread has used in between, and
 //! whether the thread has moved. A thread has moved if it has used CPU time or if its stack has changed.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use crate::{Pid, stack::Frame, trace::threads::Dump};
 
@@ -18,7 +18,7 @@ pub struct Change {
 #[derive(Debug)]
 struct Earlier {
     cpu: Duration,
-    frames: Vec<Frame>,
+    frames: Arc<[Frame]>,
 }
 
 /// Threads of the last dump of each JVM.
@@ -33,7 +33,7 @@ impl Changes {
     /// comparison with the next dump.
     pub fn since_last(&mut self, dump: &mut Dump) {
         let now = dump.threads.iter().map(|thread| {
-            (thread.os.tid, Earlier { cpu: thread.os.cpu(), frames: thread.frames.clone() })
+            (thread.os.tid, Earlier { cpu: thread.os.cpu(), frames: Arc::clone(&thread.frames) })
         });
         let earlier = self.earlier.insert(dump.pid, now.collect()).unwrap_or_default();
         for thread in &mut dump.threads {

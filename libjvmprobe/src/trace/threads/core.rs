@@ -21,11 +21,13 @@ use crate::{
     },
     process::{core_file::CoreFile, os_threads::OsThread},
     stack::{namer::StackNamer, native::Files},
+    sys::budget::Reservation,
     trace::{
-        live::Live,
+        live::{AT_ONCE, Live},
         threads::{
             Dump, Thread,
-            dump::{Walked, has_java_frames, read_held},
+            dump::{Walked, has_java_frames, name_stack, read_held},
+            limit::{self, MAX_THREADS, Ranks, Stacks, select},
             virtual_threads::raw_stack,
         },
     },
@@ -119,16 +121,27 @@ impl CoreDumper {
             })
             .collect();
         found.extend(by_tid.into_iter().map(|(tid, registers)| (tid, Some(registers), None)));
-        let mut walked = self.walk(&found);
+        let mut space = Reservation::within(&self.core.memory.share());
+        let ranks = Ranks::of(found.iter().filter_map(|(.., java)| java.as_ref()));
+        let mut left_out = select(&mut found, MAX_THREADS, &mut space, || {
+            Ok(|(.., java): &FoundThread| ranks.get(java.as_ref().map(|java| java.address)))
+        })?;
+        let all = found.len();
+        let mut walked = self.walk(&mut found, &mut space);
         let java = found
             .iter()
             .zip(&mut walked)
             .filter_map(|((.., java), walked)| Some((java.as_ref()?.address, walked)));
         read_held(&self.hotspot, java);
         let threads = found.into_iter().zip(walked);
-        let threads = threads.map(|((tid, _, java), walked)| self.thread(tid, java, walked));
-        let threads = threads.collect();
-        let mut dump = Dump::new(self.core.pid, &self.hotspot, threads);
+        let mut stacks = Stacks::default();
+        let threads: Vec<_> = threads
+            .filter_map(|((tid, _, java), walked)| {
+                self.thread(tid, java, walked, &mut stacks, &mut space)
+            })
+            .collect();
+        left_out += all - threads.len();
+        let mut dump = Dump::new(self.core.pid, &self.hotspot, threads, left_out, space);
         self.add_virtual_threads(&mut dump);
         Ok(dump)
     }
@@ -189,12 +202,12 @@ impl CoreDumper {
         stacks.iter().map(by_stack).collect()
     }
 
-    /// Walks threads.
-    fn walk(&self, threads: &[FoundThread]) -> Vec<Walked> {
+    /// Walks threads. Removes those for whose stacks no memory can be reserved in `space`.
+    fn walk(&self, threads: &mut Vec<FoundThread>, space: &mut Reservation) -> Vec<Walked> {
         let Some(walk_data) = self.tables.walk_data(KEY) else { return Vec::new() };
         let mut pages = Pages::scattered(&self.core.memory);
         let sp = |(_, start, _): &FoundThread| start.map_or(0, |start| start.sp);
-        let walk = |live: &mut Live<'_, '_>, (_, start, java): &FoundThread| {
+        let mut walk = |live: &mut Live<'_, '_>, (_, start, java): &FoundThread| {
             let mut walked = live.walk_still(KEY, &start.unwrap_or_default());
             if start.is_none() {
                 walked.user.frames.clear();
@@ -205,15 +218,40 @@ impl CoreDumper {
             }
             walked
         };
-        Live::walk_all(&mut pages, &self.layout, &walk_data, threads, sp, walk)
+        let (mut kept, mut stacks) = (Vec::new(), Vec::new());
+        let mut all = std::mem::take(threads).into_iter().peekable();
+        while all.peek().is_some() {
+            let some: Vec<_> = all.by_ref().take(AT_ONCE).collect();
+            let walked = Live::walk_all(&mut pages, &self.layout, &walk_data, &some, sp, &mut walk);
+            for (thread, stack) in some.into_iter().zip(walked) {
+                if limit::reserve_raw(space, &stack.user) {
+                    kept.push(thread);
+                    stacks.push(stack);
+                }
+            }
+        }
+        *threads = kept;
+        stacks
     }
 
-    fn thread(&mut self, tid: u32, java: Option<JavaThread>, walked: Walked) -> Thread {
+    fn thread(
+        &mut self,
+        tid: u32,
+        java: Option<JavaThread>,
+        walked: Walked,
+        stacks: &mut Stacks,
+        space: &mut Reservation,
+    ) -> Option<Thread> {
         let name = if tid == self.core.pid.0 { &self.core.comm } else { UNKNOWN };
         let os = OsThread { tid, namespace_tid: tid, name: name.to_owned(), scheduling: None };
         let mut thread = Thread::new(os, java);
-        thread.set_stack(&mut self.namer, &self.hotspot, &mut Files::default(), walked);
-        thread
+        let Walked { user, held, activity, .. } = walked;
+        let (namer, hotspot) = (&mut self.namer, &self.hotspot);
+        let named = limit::named(stacks, space, (0, user), |user| {
+            name_stack(namer, hotspot, &mut Files::default(), Vec::new(), user)
+        })?;
+        thread.set_stack(named, held, activity);
+        Some(thread)
     }
 }
 

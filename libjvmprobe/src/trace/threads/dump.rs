@@ -6,7 +6,8 @@
 //! two readings. A thread that runs is interrupted on its processor, and a BPF program walks its stack.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -19,7 +20,7 @@ use crate::{
     },
     hotspot::{
         HotSpot,
-        java_threads::{BlockedOn, FrameState, HeldMonitor, JavaThread, OwnedSynchronizers, Owner},
+        java_threads::{BlockedOn, FrameState, HeldMonitor, JavaThread, OwnedSynchronizers},
         pages::Pages,
         virtual_threads::{Container, VirtualThreads},
         walking::JvmLayout,
@@ -27,7 +28,7 @@ use crate::{
     process::{
         blocking_call::{BlockingCall, blocking_call},
         memory::Memory,
-        os_threads::{OsThread, os_threads, tids},
+        os_threads::{OsThread, os_threads},
         reader::within,
     },
     stack::{
@@ -37,13 +38,15 @@ use crate::{
         native::Files,
         raw::{RawFrame, RawStack},
     },
+    sys::{budget::Reservation, limited},
     trace::{
-        live::Live,
+        live::{AT_ONCE, Live},
         threads::{
             ThreadId, VirtualThread,
             changes::Change,
             deadlocks::cycles,
             event::{Event, waiting_thread},
+            limit::{self, Named, Ranks, Stacks, awaited_owner, select},
             session::{self, Part, Session},
         },
     },
@@ -76,8 +79,8 @@ pub struct Thread {
     pub os: OsThread,
     /// The thread as the JVM describes it; `None` for the JVM's own threads and those of native code.
     pub java: Option<JavaThread>,
-    /// Frames, innermost first.
-    pub frames: Vec<Frame>,
+    /// Frames, innermost first. Threads with equal stacks share them.
+    pub frames: Arc<[Frame]>,
     /// Monitors that it holds. Those of the innermost frame come first. Among the monitors of one frame, the
     /// one that was entered last comes first. The monitors of a thread that runs are not known.
     pub held: Vec<HeldMonitor>,
@@ -99,7 +102,7 @@ impl Thread {
         Self {
             os,
             java,
-            frames: Vec::new(),
+            frames: Arc::default(),
             held: Vec::new(),
             call: None,
             activity: Activity::Moving,
@@ -125,7 +128,7 @@ impl Thread {
 }
 
 /// A dump of a JVM.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Dump {
     /// PID of the JVM; 0 if a core file does not contain it.
     pub pid: Pid,
@@ -133,6 +136,9 @@ pub struct Dump {
     pub version: String,
     /// The platform threads: the Java threads in the JVM's order, then the others by thread ID.
     pub threads: Vec<Thread>,
+    /// Number of platform threads that are not in the dump, because they would take too much memory or because there are
+    /// more than the maximum.
+    pub left_out: u64,
     /// The virtual threads, by container and number.
     pub virtual_threads: Vec<VirtualThread>,
     /// The thread containers. The first one is the root.
@@ -148,12 +154,24 @@ pub struct Dump {
     pub deadlocks: Vec<Vec<ThreadId>>,
     /// The ownable synchronizers that the threads own; `None` if the heap was not searched for them.
     pub synchronizers: Option<OwnedSynchronizers>,
+    /// Memory that is reserved for the dump.
+    pub(super) memory: Reservation,
 }
 
 impl Dump {
-    /// Makes a dump without virtual threads.
-    pub(super) fn new(pid: Pid, hotspot: &HotSpot, threads: Vec<Thread>) -> Self {
+    /// Makes a dump without virtual threads, and counts the threads that are left out.
+    pub(super) fn new(
+        pid: Pid,
+        hotspot: &HotSpot,
+        threads: Vec<Thread>,
+        left_out: usize,
+        memory: Reservation,
+    ) -> Self {
+        let left_out = left_out as u64;
+        limited::add("threads", memory.tenant(), left_out);
         Self {
+            left_out,
+            memory,
             pid,
             version: hotspot.version.clone(),
             threads,
@@ -182,6 +200,7 @@ pub struct Dumper {
     /// Walks the stacks of threads that run; loaded when the first such thread is found.
     running: Option<Session>,
     with_kernel: bool,
+    max_threads: usize,
     pub(super) max_virtual_threads: usize,
     tables: WalkTables,
     files: Files,
@@ -202,7 +221,7 @@ pub(super) struct Walked {
     /// Registers of each frame; empty if the thread was interrupted while it ran.
     pub(super) registers: Vec<FrameRegisters>,
     /// Monitors that the thread holds, by frames of `user`.
-    held: Vec<HeldMonitor>,
+    pub(super) held: Vec<HeldMonitor>,
     /// ID of the kernel stack; 0 for none.
     kernel: u64,
     pub(super) activity: Activity,
@@ -220,22 +239,25 @@ struct Attempts {
     seen: HashMap<u32, waiting_thread>,
     /// Thread IDs in the order of the JVM's list.
     order: Vec<u32>,
+    /// Threads for whose stacks no memory could be reserved.
+    left_out: HashSet<u32>,
     /// For each thread of the deadlocks that were found in any attempt, the thread that it waits for, both by the
     /// addresses of their JavaThreads. A deadlock does not end.
     deadlocks: BTreeMap<Addr, Addr>,
 }
 
 impl Dumper {
-    /// Loads the BPF side. `with_kernel` includes the kernel's frames. A dump has at most `max_virtual_threads` virtual
-    /// threads.
+    /// Loads the BPF side. `with_kernel` includes the kernel's frames. A dump has at most `max_threads` platform threads,
+    /// the most important ones, and at most `max_virtual_threads` virtual threads.
     ///
     /// # Errors
     /// [`crate::Error::Permission`] or [`crate::Error::Kernel`] if the kernel rejects it.
-    pub fn new(with_kernel: bool, max_virtual_threads: usize) -> Result<Self> {
+    pub fn new(with_kernel: bool, max_threads: usize, max_virtual_threads: usize) -> Result<Self> {
         Ok(Self {
             waiting: session::load(Part::Waiting, with_kernel)?,
             running: None,
             with_kernel,
+            max_threads,
             max_virtual_threads,
             tables: WalkTables::default(),
             files: Files::default(),
@@ -272,11 +294,24 @@ impl Dumper {
 
     fn platform_threads(&mut self, pid: Pid, hotspot: &HotSpot) -> Result<Dump> {
         self.add(pid, hotspot)?;
-        let threads = os_threads(pid)?;
+        let mut threads = os_threads(pid)?;
+        let memory = Memory::open(pid)?;
+        let mut space = Reservation::within(&memory.share());
+        let mut left_out = select(&mut threads, self.max_threads, &mut space, || {
+            let java = hotspot.java_threads()?;
+            let ranks = Ranks::of(java.iter());
+            let by_tid = java.iter().filter_map(|java| Some((java.tid?, java.address)));
+            let by_tid: HashMap<_, _> = by_tid.collect();
+            Ok(move |os: &OsThread| ranks.get(by_tid.get(&os.namespace_tid).copied()))
+        })?;
         let ids = threads.iter().map(|thread| (thread.tid, thread.namespace_tid)).collect();
-        let mut attempts = self.walk_waiting(pid, hotspot, &ids)?;
+        let mut attempts = self.walk_waiting(pid, hotspot, &ids, &memory, &mut space)?;
         let mut sent = HashMap::new();
-        if let Err(error) = self.sample_running(pid, &mut attempts.walked, &mut sent) {
+        let running: Vec<_> = (ids.keys().copied())
+            .filter(|tid| !attempts.walked.contains_key(tid) && !attempts.left_out.contains(tid))
+            .collect();
+        let walked = &mut attempts.walked;
+        if let Err(error) = self.sample_running(pid, &running, walked, &mut sent, &mut space) {
             log::warn!(
                 "process {pid}: cannot sample the threads that run, so they are shown without stacks: {error}"
             );
@@ -287,16 +322,22 @@ impl Dumper {
                 sent.insert(id, stack);
             }
         }
+        let (mut stacks, all) = (Stacks::default(), threads.len());
+        threads.retain(|thread| !attempts.left_out.contains(&thread.tid));
         let mut threads: Vec<_> = threads
             .into_iter()
-            .map(|os| self.thread(pid, hotspot, os, &mut attempts, &sent))
+            .filter_map(|os| {
+                self.thread(pid, hotspot, os, &mut attempts, &sent, &mut stacks, &mut space)
+            })
             .collect();
+        drop(stacks);
+        left_out += all - threads.len();
         let order: HashMap<_, _> =
             attempts.order.iter().enumerate().map(|(at, &tid)| (tid, at)).collect();
         let position =
             |thread: &Thread| order.get(&thread.os.namespace_tid).copied().unwrap_or(usize::MAX);
         threads.sort_by_cached_key(|thread| (position(thread), thread.os.tid));
-        let mut dump = Dump::new(pid, hotspot, threads);
+        let mut dump = Dump::new(pid, hotspot, threads, left_out, space);
         dump.deadlocks = cycles(&attempts.deadlocks)
             .into_iter()
             .map(|cycle| cycle.into_iter().map(ThreadId::Platform).collect())
@@ -304,7 +345,6 @@ impl Dumper {
         let threads = &mut dump.threads;
         let java = threads.iter().filter_map(|thread| thread.java.as_ref());
         let owners: BTreeSet<_> = java.filter_map(awaited_owner).collect();
-        let memory = Memory::open(pid)?;
         let is_owner = |thread: &&mut Thread| {
             thread.java.as_ref().is_some_and(|java| owners.contains(&java.address))
         };
@@ -327,17 +367,21 @@ impl Dumper {
         os: OsThread,
         attempts: &mut Attempts,
         sent: &HashMap<u64, RawStack>,
-    ) -> Thread {
+        stacks: &mut Stacks,
+        space: &mut Reservation,
+    ) -> Option<Thread> {
         let java = attempts.java.remove(&os.namespace_tid);
         let mut thread = Thread::new(os, java);
-        let Some(walked) = attempts.walked.remove(&thread.os.tid) else { return thread };
-        if let Some(stack) = sent.get(&walked.kernel) {
-            thread.frames = self.kernel.stack(stack.addresses());
-        }
-        if let Some(jvm) = self.jvms.get_mut(&pid) {
-            thread.set_stack(&mut jvm.namer, hotspot, &mut self.files, walked);
-        }
-        thread
+        let Some(walked) = attempts.walked.remove(&thread.os.tid) else { return Some(thread) };
+        let Walked { user, held, kernel, activity, .. } = walked;
+        let jvm = self.jvms.get_mut(&pid)?;
+        let (kernel_names, files) = (&mut self.kernel, &mut self.files);
+        let named = limit::named(stacks, space, (kernel, user), |user| {
+            let of_kernel = sent.get(&kernel).map(|stack| kernel_names.stack(stack.addresses()));
+            name_stack(&mut jvm.namer, hotspot, files, of_kernel.unwrap_or_default(), user)
+        })?;
+        thread.set_stack(named, held, activity);
+        Some(thread)
     }
 
     /// Prepares the walk of a JVM's stacks, with its current layout and mappings.
@@ -364,21 +408,27 @@ impl Dumper {
     }
 
     /// Walks the threads that do not run, and reads the JVM's data about its threads. `ids` are the thread
-    /// IDs in the JVM's PID namespace, by the thread IDs in the PID namespace of this process.
+    /// IDs in the JVM's PID namespace, by the thread IDs in the PID namespace of this process. Memory for the stacks is
+    /// reserved in `space`.
     fn walk_waiting(
         &mut self,
         pid: Pid,
         hotspot: &HotSpot,
         ids: &HashMap<u32, u32>,
+        memory: &Memory,
+        space: &mut Reservation,
     ) -> Result<Attempts> {
-        let memory = Memory::open(pid)?;
         let mut attempts = Attempts::default();
-        let mut before = self.waiting_threads(pid)?;
+        let mut ranks = Ranks::default();
+        let selected: HashSet<_> = ids.values().copied().collect();
+        let mut before = self.waiting_threads(pid, ids)?;
         let mut has_open_java_thread = true;
         for attempt in 0..MAX_TRIES {
             let mut java = Vec::new();
             if has_open_java_thread {
                 java = hotspot.java_threads()?;
+                ranks = Ranks::of(java.iter());
+                java.retain(|thread| thread.tid.is_some_and(|tid| selected.contains(&tid)));
                 attempts.order = java.iter().filter_map(|thread| thread.tid).collect();
             }
             let mut java: HashMap<_, _> =
@@ -386,7 +436,7 @@ impl Dumper {
             let address = |tid: u32| Some(java.get(ids.get(&tid)?)?.address);
             // A thread that waits for a lock is walked again if it has run since it was walked.
             let is_new = |thread: &&waiting_thread| match attempts.walked.get(&thread.tid) {
-                None => true,
+                None => !attempts.left_out.contains(&thread.tid),
                 Some(walked) if walked.attempt + 1 == attempt => false,
                 Some(_) => {
                     let java = ids.get(&thread.tid).and_then(|id| attempts.java.get(id));
@@ -394,13 +444,14 @@ impl Dumper {
                 }
             };
             let new = before.values().filter(is_new);
-            let new: Vec<_> = new.map(|thread| (*thread, address(thread.tid))).collect();
-            let mut tried = self.walk(pid, hotspot, &memory, &new);
+            let mut new: Vec<_> = new.map(|thread| (*thread, address(thread.tid))).collect();
+            new.sort_by_key(|&(_, java)| ranks.get(java));
+            let mut tried = self.walk(pid, hotspot, memory, &new, space, &mut attempts.left_out);
             let still =
                 attempts.walked.iter_mut().filter(|(_, walked)| walked.attempt + 1 == attempt);
             let all = still.chain(tried.iter_mut().map(|(tid, walked)| (&*tid, walked)));
             read_held(hotspot, all.filter_map(|(tid, walked)| Some((address(*tid)?, walked))));
-            let after = self.waiting_threads(pid)?;
+            let after = self.waiting_threads(pid, ids)?;
             for (tid, walked) in tried {
                 if let (Some(first), Some(now)) = (before.get(&tid), after.get(&tid))
                     && is_same(first, now)
@@ -438,6 +489,9 @@ impl Dumper {
             // A thread that waits for a lock may wake up for a short time to check the lock. If it did so
             // during this attempt, a further attempt may find that it is part of a deadlock.
             let is_done = |tid: &u32| {
+                if attempts.left_out.contains(tid) {
+                    return true;
+                }
                 let Some(walked) = attempts.walked.get(tid) else { return false };
                 let java = ids.get(tid).and_then(|id| attempts.java.get(id));
                 let waiting = java.filter(|java| awaited_owner(java).is_some());
@@ -457,43 +511,64 @@ impl Dumper {
         Ok(attempts)
     }
 
-    /// Walks threads, each given with the address of its JavaThread if it has one.
+    /// Walks threads, each given with the address of its JavaThread if it has one. Adds those to `left_out` for whose
+    /// stacks no memory can be reserved in `space`.
     fn walk(
         &mut self,
         pid: Pid,
         hotspot: &HotSpot,
         memory: &Memory,
         threads: &[(waiting_thread, Option<Addr>)],
+        space: &mut Reservation,
+        left_out: &mut HashSet<u32>,
     ) -> Vec<(u32, Walked)> {
         let Some(layout) = self.jvms.get(&pid).map(|jvm| jvm.layout) else { return Vec::new() };
         let Some(walk_data) = self.tables.walk_data(pid.0.into()) else { return Vec::new() };
         let mut pages = Pages::scattered(memory);
-        let walk = |live: &mut Live<'_, '_>, (thread, java): &(waiting_thread, Option<Addr>)| {
+        let mut walk = |live: &mut Live<'_, '_>,
+                        (thread, java): &(waiting_thread, Option<Addr>)| {
             let mut walked = live.walk(thread);
             if let Some(java) = java.filter(|_| !has_java_frames(&walked.user)) {
                 live.walk_java_frames(pid.0.into(), hotspot, java, &mut walked);
             }
             (thread.tid, walked)
         };
-        Live::walk_all(&mut pages, &layout, &walk_data, threads, |(thread, _)| thread.sp, walk)
+        let mut walked = Vec::new();
+        for some in threads.chunks(AT_ONCE) {
+            let sp = |(thread, _): &(waiting_thread, _)| thread.sp;
+            let stacks = Live::walk_all(&mut pages, &layout, &walk_data, some, sp, &mut walk);
+            for (tid, stack) in stacks {
+                match limit::reserve_raw(space, &stack.user) {
+                    true => walked.push((tid, stack)),
+                    false => _ = left_out.insert(tid),
+                }
+            }
+        }
+        walked
     }
 
-    fn waiting_threads(&self, pid: Pid) -> Result<BTreeMap<u32, waiting_thread>> {
+    /// Returns those of some threads that do not run. `ids` has the threads, see [`Self::walk_waiting`].
+    fn waiting_threads(
+        &self,
+        pid: Pid,
+        ids: &HashMap<u32, u32>,
+    ) -> Result<BTreeMap<u32, waiting_thread>> {
         let threads = session::waiting_threads(&self.waiting)?;
-        let own = threads.into_iter().filter(|thread| thread.tgid == pid.0);
+        let own = threads.into_iter();
+        let own = own.filter(|thread| thread.tgid == pid.0 && ids.contains_key(&thread.tid));
         Ok(own.map(|thread| (thread.tid, thread)).collect())
     }
 
-    /// Samples the threads that are not in `walked`, because they ran during each attempt. Adds them to
-    /// `walked`. The kernel side sends stacks, which are added to `sent`.
+    /// Samples the threads `running`, which are not in `walked`, because they ran during each attempt. Adds them to
+    /// `walked`. The kernel side sends stacks, which are added to `sent` if memory can be reserved for them.
     fn sample_running(
         &mut self,
         pid: Pid,
+        running: &[u32],
         walked: &mut BTreeMap<u32, Walked>,
         sent: &mut HashMap<u64, RawStack>,
+        space: &mut Reservation,
     ) -> Result<()> {
-        let running: Vec<_> =
-            tids(pid).into_iter().filter(|tid| !walked.contains_key(tid)).collect();
         if running.is_empty() {
             return Ok(());
         }
@@ -511,8 +586,14 @@ impl Dumper {
         while Instant::now() < end && running.iter().any(|tid| !walked.contains_key(tid)) {
             for event in session.events(Duration::from_millis(2))? {
                 match event {
-                    Event::Stack(id, stack) => _ = sent.insert(id, stack),
-                    Event::Running(thread) if thread.tgid == pid.0 => {
+                    Event::Stack(id, stack) => {
+                        if limit::reserve_raw(space, &stack) {
+                            sent.insert(id, stack);
+                        }
+                    }
+                    Event::Running(thread)
+                        if thread.tgid == pid.0 && running.contains(&thread.tid) =>
+                    {
                         // The kernel side sent the stack before this event, which refers to it.
                         if let Some(user) = sent.get(&thread.user) {
                             let (user, kernel) = (user.clone(), thread.kernel);
@@ -529,15 +610,6 @@ impl Dumper {
         }
         drop(links);
         Ok(())
-    }
-}
-
-/// Returns the JavaThread that owns the lock for which a thread waits: a monitor or an ownable synchronizer. Returns
-/// `None` if no listed thread owns it, or if the owner is not certain.
-fn awaited_owner(thread: &JavaThread) -> Option<Addr> {
-    match thread.blocked_on.as_ref()?.lock_owner()? {
-        Owner::Thread(owner) if !thread.is_moving => Some(*owner),
-        _ => None,
     }
 }
 
@@ -612,24 +684,31 @@ pub(super) fn read_held<'a>(
     }
 }
 
+/// Names the frames of a stack, and appends them to the frames of the kernel.
+pub(super) fn name_stack(
+    namer: &mut StackNamer,
+    hotspot: &HotSpot,
+    files: &mut Files,
+    mut frames: Vec<Frame>,
+    user: &RawStack,
+) -> Named {
+    let named = namer.name_without_walker(hotspot, files, user);
+    let before = frames.len();
+    frames.extend(named.frames.into_iter().rev());
+    let begins = named.begins.into_iter().map(|begin| before + begin).collect();
+    Named { frames: frames.into(), begins }
+}
+
 impl Thread {
-    /// Names the frames of its stack, and appends them. Sets the monitors that it holds, and its activity.
-    pub(super) fn set_stack(
-        &mut self,
-        namer: &mut StackNamer,
-        hotspot: &HotSpot,
-        files: &mut Files,
-        walked: Walked,
-    ) {
-        let named = namer.name_without_walker(hotspot, files, &walked.user);
-        let before = self.frames.len();
+    /// Sets its stack, the monitors that it holds, and its activity.
+    pub(super) fn set_stack(&mut self, stack: Named, held: Vec<HeldMonitor>, activity: Activity) {
         let monitor = |monitor: HeldMonitor| {
-            let frame = before + named.begins.get(monitor.frame)? + monitor.depth;
+            let frame = stack.begins.get(monitor.frame)? + monitor.depth;
             Some(HeldMonitor { frame, depth: 0, ..monitor })
         };
-        self.held = walked.held.into_iter().filter_map(monitor).collect();
-        self.frames.extend(named.frames.into_iter().rev());
-        self.activity = walked.activity;
+        self.held = held.into_iter().filter_map(monitor).collect();
+        self.frames = stack.frames;
+        self.activity = activity;
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{
         Frame,
         raw::{RawFrame, RawStack, short_compile_id},
     },
+    sys::limited,
     trace::threads::{Activity, Dump, Dumper, Thread, ThreadId, Waits},
 };
 
@@ -151,10 +152,15 @@ impl Dump {
         let mut mounted = split_carriers(threads);
         let mut stacks: HashMap<Arc<[ChunkFrame]>, Arc<[Frame]>> = HashMap::new();
         self.virtual_threads.reserve(read.len());
+        let (memory, mut lack_memory) = (&mut self.memory, 0);
         for mut java in read {
             let named = stacks.entry(Arc::clone(&java.frames)).or_insert_with_key(|frames| {
                 let mut frames = name(frames);
                 frames.reverse();
+                if !memory.reserve(size_of_val(&*frames)) {
+                    lack_memory += 1;
+                    frames.clear();
+                }
                 frames.into()
             });
             let in_heap = Arc::clone(named);
@@ -185,6 +191,10 @@ impl Dump {
                 activity,
             });
         }
+        if lack_memory > 0 {
+            limited::add("threads", self.memory.tenant(), lack_memory);
+            self.missing = Some("stacks of some virtual threads would take too much memory".into());
+        }
         waits
     }
 }
@@ -205,8 +215,8 @@ fn split_carriers(threads: &mut [Thread]) -> HashMap<(usize, u64), Mounted> {
         let Some(entry) = thread.frames.iter().position(|frame| &*frame.name == ENTRY) else {
             continue;
         };
-        let mut frames: Vec<_> = thread.frames.drain(..=entry).collect();
-        frames.pop();
+        let frames = thread.frames[..entry].to_vec();
+        thread.frames = thread.frames[entry + 1..].into();
         let (held, mut of_carrier): (Vec<_>, Vec<_>) =
             std::mem::take(&mut thread.held).into_iter().partition(|held| held.frame < entry);
         for monitor in &mut of_carrier {

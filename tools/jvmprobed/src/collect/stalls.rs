@@ -54,6 +54,9 @@ const MAX_CHARGE: Duration = Duration::from_secs(1);
 /// The budget saves unused time, but at most the time that it grants for this span. A series of checks
 /// without a pause can therefore use at most this time at once.
 const BUDGET_SPAN: Duration = Duration::from_secs(600);
+/// Maximum number of platform threads of a dump, which has those first that matter for locks. The stored text of a dump
+/// has space for fewer threads.
+const MAX_THREADS: usize = 2000;
 /// Maximum number of virtual threads of a JVM that are read. It limits time and memory.
 const MAX_VIRTUAL_THREADS: usize = 20_000;
 
@@ -79,7 +82,7 @@ pub fn search(
     mut found: impl FnMut(ThreadDump),
 ) -> Result<()> {
     let mut search = Search {
-        dumper: Dumper::new(false, MAX_VIRTUAL_THREADS)?,
+        dumper: Dumper::new(false, MAX_THREADS, MAX_VIRTUAL_THREADS)?,
         after: Duration::ZERO,
         interval: MIN_INTERVAL,
         jvms: BTreeMap::new(),
