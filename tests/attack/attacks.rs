@@ -61,7 +61,7 @@ pub const ATTACKS: &[Attack] = &[
     attack!("own-groups", None, 4.0, |a| own_groups(a)),
     attack!("group-churn", None, 4.0, |a| { let group = a.delegate_group(); a.run(&["./attack", "groups", &group]) }),
     // The network.
-    attack!("requests", None, 4.0, |a| ["requests", "passwords"].map(|command| a.run(&["./attack", command, &a.port.to_string()]))),
+    attack!("requests", None, 4.0, |a| requests(a)),
     // File systems.
     Attack { name: "overlay-on-fuse", reason: None, seconds: 4.0, start: overlay_on_fuse },
 ];
@@ -110,6 +110,14 @@ fn own_groups(attacker: &mut Attacker<'_>) {
         wait"
     );
     attacker.run(&["sh", "-c", &script]);
+}
+
+/// Connections with half a request each, and wrong passwords from many connections.
+fn requests(attacker: &mut Attacker<'_>) {
+    let port = attacker.port.to_string();
+    for command in ["requests", "passwords"] {
+        attacker.run(&["./attack", command, &port]);
+    }
 }
 
 /// A process maps a libjvm.so of an overlay, whose lower layer is on a FUSE server that does not answer.

@@ -132,21 +132,20 @@ impl Daemon {
         let stop_time = ending.elapsed();
         unblock();
         let output = self.tool.wait();
-        let total = |more: &[&str]| {
-            let file = self.dir.path().join("x.folded").display().to_string();
-            let store = self.dir.path().join("store").display().to_string();
-            let pid = pid.to_string();
+        let total = |name: &str, more: &[&str]| {
+            let path = |name: &str| self.dir.path().join(name).display().to_string();
+            let (store, file, pid) = (path("store"), path(name), pid.to_string());
             let args = ["show", "--dir", &store, "--since", "1h", "--jvm", &pid, "-q", "-o", &file];
-            let shown = run("jvmprobed", &[&args[..], more].concat());
-            // It fails if nothing is recorded.
-            let text = shown.status.success().then(|| fs::read_to_string(file).unwrap());
-            let lines = text.iter().flat_map(|text| text.lines());
-            let counts = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+            run("jvmprobed", &[&args[..], more].concat());
+            // There is no file if nothing is recorded.
+            let text = fs::read_to_string(file).unwrap_or_default();
+            let counts =
+                text.lines().filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
             counts.sum()
         };
         Recorded {
-            samples: total(&[]),
-            bytes: total(&["--alloc"]),
+            samples: total("cpu.folded", &[]),
+            bytes: total("alloc.folded", &["--alloc"]),
             peak_memory: self.group.peak_memory().unwrap_or_default(),
             oom_kills: self.group.oom_kills(),
             slowest_health: self.slowest_health,
