@@ -94,12 +94,14 @@ fn neighbour(group: &Cgroup) -> Load {
     Load::spawn_program(command, "AllocLoad", runtime.major)
 }
 
-/// Watches daemon and neighbour for some seconds beside attackers that run already.
+/// Watches daemon and neighbour for some seconds beside attackers that run already. Then waits until the neighbour has the
+/// expected metrics, but at most for [`MAX_WAIT`].
 fn observe(
     attackers: &mut [Attacker<'_>],
     ports: (u16, u16),
     seconds: f64,
     has_late: bool,
+    expected: &BTreeSet<String>,
 ) -> Outcome {
     let limits = Limits { cpu_percent: Some(NEIGHBOUR), ..Limits::default() };
     let group = Cgroup::new("neighbour", limits).unwrap();
@@ -123,17 +125,21 @@ fn observe(
     let bytes = allocated::parse(&load.done()).total as f64;
     let used = (cpu_seconds(load.pid()) - before, bytes);
     let mut metrics = daemon.metrics();
-    while completed_windows(&metrics) <= windows {
-        assert!(
-            begin.elapsed().as_secs_f64() < seconds + MAX_WAIT.as_secs_f64(),
-            "no window is complete"
-        );
+    let pids = [Some(load.pid()), late.as_ref().map(Load::pid)];
+    let has_all = |metrics: &str| {
+        pids.iter().flatten().all(|&pid| expected.is_subset(&families_of(metrics, pid)))
+    };
+    let waiting = Instant::now();
+    while completed_windows(&metrics) <= windows || !has_all(&metrics) {
+        if waiting.elapsed() > MAX_WAIT {
+            break;
+        }
         thread::sleep(Duration::from_millis(200));
         daemon.check_health();
         metrics = daemon.metrics();
     }
-    let families = families_of(&metrics, load.pid());
-    let late_families = late.map(|late| families_of(&metrics, late.pid())).unwrap_or_default();
+    let [families, late_families] =
+        pids.map(|pid| pid.map(|pid| families_of(&metrics, pid)).unwrap_or_default());
     let ended = attackers.iter_mut().filter_map(Attacker::ended).collect();
     let recorded =
         daemon.stop(load.pid(), || attackers.iter().for_each(|attacker| attacker.group().kill_processes()));
@@ -146,6 +152,7 @@ fn trial(
     attacks: &[&Attack],
     seconds: f64,
     fixtures: &Fixtures,
+    expected: &BTreeSet<String>,
 ) -> (Outcome, Vec<(String, Option<&'static str>)>) {
     let ports = (daemon::free_port(), daemon::free_port());
     let is_long = attacks.len() > 1;
@@ -171,7 +178,7 @@ fn trial(
             groups.iter().filter(|_| is_late).for_each(|group| group.kill_processes());
             is_late
         });
-        let outcome = observe(&mut attackers, ports, seconds, is_long);
+        let outcome = observe(&mut attackers, ports, seconds, is_long, expected);
         drop(finish);
         assert!(!watchdog.join().unwrap(), "the trial took longer than {limit:?}");
         outcome
@@ -269,7 +276,7 @@ fn prepare() -> Option<(Fixtures, Outcome)> {
         return None;
     }
     let fixtures = Fixtures::build();
-    let (quiet, _) = trial(&[], 4.0, &fixtures);
+    let (quiet, _) = trial(&[], 4.0, &fixtures, &BTreeSet::new());
     let violated = violations(&quiet, &quiet, &[], MIN_SHARE_OF_SECONDS);
     assert!(violated.is_empty(), "without attackers: {violated:?}");
     assert!(quiet.families.len() > 20, "{:?}", quiet.families);
@@ -289,7 +296,7 @@ fn no_attack_harms_the_daemon_or_a_neighbour() {
     for attack in selected() {
         println!("{}:", attack.name);
         let trial = AssertUnwindSafe(|| {
-            let (outcome, losing) = trial(&[attack], attack.seconds, &fixtures);
+            let (outcome, losing) = trial(&[attack], attack.seconds, &fixtures, &quiet.families);
             violations(&outcome, &quiet, &losing, MIN_SHARE_OF_SECONDS)
         });
         let violated = catch_unwind(trial).unwrap_or_else(|panic| vec![message(&*panic)]);
@@ -302,7 +309,7 @@ fn no_attack_harms_the_daemon_or_a_neighbour() {
 #[ignore = "long: make test-all"]
 fn all_attacks_at_once_harm_neither_the_daemon_nor_a_neighbour() {
     let Some((fixtures, quiet)) = prepare() else { return };
-    let (outcome, losing) = trial(&selected(), 300.0, &fixtures);
+    let (outcome, losing) = trial(&selected(), 300.0, &fixtures, &quiet.families);
     println!("{}", outcome.recorded.stderr);
     let violated = violations(&outcome, &quiet, &losing, MIN_SHARE_OF_MINUTES);
     assert!(violated.is_empty(), "{}", violated.join("\n"));
