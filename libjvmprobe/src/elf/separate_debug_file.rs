@@ -194,13 +194,14 @@ impl ElfFile {
             return Ok(None);
         };
         let reader = XzReader::new_mem_limit(&packed[..], false, MAX_MEMORY_KIB);
-        let mut unpacked =
-            SymbolFile { file: file.into(), reserved: Reservation::within(self.share()) };
+        let reserved = Reservation::within(self.share());
+        let mut unpacked = SymbolFile { file: file.into(), reserved, is_refused: false };
         let copied = io::copy(&mut reader.take(MAX_UNPACKED + 1), &mut unpacked);
         drop((decoder, packed));
         match copied {
             Ok(0..=MAX_UNPACKED) => {}
-            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+            // The decoder reports a lack of memory, too: if the data requires more than its limit.
+            Err(error) if unpacked.is_refused => {
                 limited::add("files", self.share().tenant(), 1);
                 return Err(Error::io("decompress symbols", error));
             }
@@ -222,11 +223,13 @@ fn is_out_of_memory(error: &Error) -> bool {
 pub(crate) struct SymbolFile {
     file: File,
     reserved: Reservation,
+    /// Whether the tenant's share of memory did not suffice.
+    is_refused: bool,
 }
 
 impl From<File> for SymbolFile {
     fn from(file: File) -> Self {
-        Self { file, reserved: Reservation::default() }
+        Self { file, reserved: Reservation::default(), is_refused: false }
     }
 }
 
@@ -240,7 +243,8 @@ impl Deref for SymbolFile {
 
 impl io::Write for SymbolFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if !self.reserved.reserve(bytes.len()) {
+        self.is_refused = !self.reserved.reserve(bytes.len());
+        if self.is_refused {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         self.file.write(bytes)
@@ -379,7 +383,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::elf::testing::Library;
+    use crate::{elf::testing::Library, sys::budget::Budget};
 
     const ASSEMBLY: &str = "
         .text
@@ -453,6 +457,22 @@ mod tests {
         let file = add(&packed).expect("symbols");
         let with = library.elf().with_symbols_of(Some(&file));
         assert!(with.symbols().unwrap().find("hidden").is_some());
+        // The memory of the symbols is reserved.
+        let budget = Budget::of(100 << 20);
+        let open =
+            || ElfFile::open_for(File::open(library.path()).unwrap(), &budget.share(&"t".into()));
+        let elf = open().unwrap();
+        let headers = budget.held();
+        let file = elf.unpacked().unwrap().expect("symbols");
+        assert_eq!(
+            budget.held() - headers,
+            usize::try_from(file.metadata().unwrap().len()).unwrap()
+        );
+        let mut other = Reservation::within(elf.share());
+        assert!(other.reserve(49 << 20));
+        assert!(is_out_of_memory(&elf.unpacked().unwrap_err()));
+        drop((file, elf, other));
+        assert_eq!(budget.held(), 0);
         // Truncated, modified, and different data.
         let bytes = std::fs::read(&packed).unwrap();
         let bad = library.dir().join("bad");

@@ -685,6 +685,7 @@ impl Worker {
                 return Ok(None);
             }
             let target = starting.open()?;
+            let _mark = target.libjvm.mark_reading(&target.process)?;
             let hotspot = starting.read(&target);
             Ok(Some((target, hotspot)))
         });

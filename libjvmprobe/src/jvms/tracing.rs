@@ -416,13 +416,15 @@ impl<T: Tool> Trace<T> {
                 true => key_in_file(&target),
                 false => bpf::key_of_single(pid),
             };
-            let added = if self.arrivals.as_ref().is_some_and(Arrivals::is_of_command) {
-                self.add_of_command(target, hotspot)
-            } else if shares_files {
-                self.add_to_file(target, hotspot)
-            } else {
-                self.add_alone(target, hotspot)
-            };
+            let added = refused.libjvm.mark_reading(&refused.process).and_then(|_mark| {
+                if self.arrivals.as_ref().is_some_and(Arrivals::is_of_command) {
+                    self.add_of_command(target, hotspot)
+                } else if shares_files {
+                    self.add_to_file(target, hotspot)
+                } else {
+                    self.add_alone(target, hotspot)
+                }
+            });
             if let Err(error) = added {
                 warn_once(&format!("not tracing process {pid}"), &error.to_string());
                 self.arrivals.iter_mut().for_each(|arrivals| arrivals.refuse(&refused));

@@ -23,6 +23,7 @@ use crate::{
     sys::{
         budget::{Budget, Share},
         limited,
+        reading_marks::{self, FileVersion, Mark, Reading},
     },
 };
 
@@ -113,8 +114,10 @@ impl LibJvm {
     /// Opens the file of a mapping that [`Self::find`] has returned.
     ///
     /// # Errors
-    /// [`Error::ForeignArch`], [`Error::Permission`], or [`Error::Io`] if the file cannot be opened.
-    pub(super) fn open(pid: Pid, map: &MemoryMap) -> Result<Self> {
+    /// [`Error::ForeignArch`], [`Error::Permission`], [`Error::Io`] if the file cannot be opened, and the errors of
+    /// [`Self::mark_reading`].
+    pub(super) fn open(process: &Process, map: &MemoryMap) -> Result<Self> {
+        let pid = process.pid;
         let path = mapped_path(map).unwrap_or(Path::new(""));
         let (target_path, _) = strip_deleted(path);
         let file = open_mapped(pid, map, path)?;
@@ -136,6 +139,7 @@ impl LibJvm {
             separate_symbols: None,
             has_untrusted_symbols: false,
         };
+        let _mark = found.mark_reading(process)?;
         let machine = found.elf()?.machine();
         if machine != Machine::NATIVE {
             return Err(Error::ForeignArch {
@@ -242,6 +246,25 @@ impl LibJvm {
     pub(crate) fn file(&self) -> Result<File> {
         let file = self.file.try_clone();
         file.map_err(|e| Error::io(format!("reopen {}", self.target_path.display()), e))
+    }
+
+    /// Marks that this thread reads the library and the process, until the result is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if this program has been killed while it read the same.
+    pub(crate) fn mark_reading(&self, process: &Process) -> Result<Mark> {
+        reading_marks::mark(|| {
+            let meta = self.file.metadata().ok()?;
+            let mtime_ns = meta.mtime().wrapping_mul(1_000_000_000).wrapping_add(meta.mtime_nsec());
+            let file =
+                FileVersion { dev: meta.dev(), ino: meta.ino(), size: meta.size(), mtime_ns };
+            Some(Reading {
+                tenant: Arc::clone(self.share.tenant()),
+                path: self.target_path.clone(),
+                file,
+                process: (process.pid.0, process.start_ticks()),
+            })
+        })
     }
 
     /// Returns its ELF structure, read from the opened file.
@@ -358,8 +381,8 @@ libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p] + [ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 fd = os.open(sys.argv[1], os.O_RDONLY)
 for i in range(int(sys.argv[2])):
-    # Every other mapping has another offset, so that the kernel merges none of them.
-    assert libc.mmap(None, 4096, 5, 2, fd, i % 2 * 4096) not in (None, 2 ** 64 - 1)
+    # All mappings begin at the same offset, so the kernel merges none of them.
+    assert libc.mmap(None, 4096, 5, 2, fd, 0) not in (None, 2 ** 64 - 1)
 print(flush=True)
 sys.stdin.read()";
         let find = |count: usize| {

@@ -83,7 +83,7 @@ impl Candidate {
     /// # Errors
     /// Returns the errors of `LibJvm::open`.
     pub(crate) fn open(&self) -> Result<Target> {
-        let libjvm = LibJvm::open(self.process.pid, &self.mapping)?;
+        let libjvm = LibJvm::open(&self.process, &self.mapping)?;
         Ok(Target { process: Arc::clone(&self.process), libjvm })
     }
 }

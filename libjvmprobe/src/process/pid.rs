@@ -131,6 +131,11 @@ impl Process {
         })
     }
 
+    /// Returns its start time in clock ticks since boot.
+    pub(super) fn start_ticks(&self) -> u64 {
+        self.start_ticks
+    }
+
     /// Returns its arguments, starting with the program's name. The process can change them at any time.
     ///
     /// # Errors

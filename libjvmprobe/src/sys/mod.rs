@@ -19,6 +19,7 @@
 //! | `pace` | intervals of periodic work |
 //! | `priority` | temporary scheduling priority |
 //! | `reading_cost` | time that reading each tenant's files and processes takes |
+//! | [`reading_marks`] | marks of what is read, for a program that is restarted |
 //! | `signals` | handling of Ctrl-C, SIGTERM and SIGHUP |
 //! | [`undo`] | cleanup that happens even if a signal ends the process |
 //! | `worker` | threads with few capabilities, and worker threads that process jobs |
@@ -44,6 +45,7 @@ mod pace;
 mod priority;
 pub mod privileges;
 pub(crate) mod reading_cost;
+pub mod reading_marks;
 mod signals;
 pub mod undo;
 mod worker;
