@@ -15,5 +15,6 @@ pub mod settings;
 pub mod show;
 pub mod stops;
 pub mod store;
+pub mod suspects;
 pub mod thread_dump;
 pub mod window;

@@ -12,7 +12,7 @@ use jvmprobed::{
     args::{Args, Command},
     collect::daemon,
     config::Config,
-    remote, settings, show,
+    remote, settings, show, suspects,
 };
 use libjvmprobe::cli;
 
@@ -35,6 +35,7 @@ fn run_daemon(args: &Args) -> Result<()> {
     let config = Config::read(args.daemon.config.as_deref())?;
     settings::log(args.daemon.log.or(config.log));
     let store = settings::store(&args.daemon, &config)?;
+    let _marks = suspects::begin(store.path());
     let options = settings::options(&args.daemon, config, args.verbose);
     daemon::run(options, store, || settings::read_again(&args.daemon))
 }

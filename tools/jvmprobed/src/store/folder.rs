@@ -24,7 +24,7 @@ use rustix::{
     process::geteuid,
 };
 
-use crate::store::name::Name;
+use crate::{store::name::Name, suspects};
 
 /// Version of the files in a directory. A change of the format must increase this number if older and newer
 /// versions of this program then cannot read each other's files. Since version 2, profiles are in the
@@ -50,7 +50,8 @@ pub const DEFAULT_MODE: u32 = 0o700;
 
 /// Names that may be in a directory that is not used for anything else: files of jvmprobed, its directory of
 /// queues, and the directory that mkfs creates in a new file system.
-const OWN_NAMES: [&str; 4] = [VERSION_FILE, LOCK, "push", "lost+found"];
+const OWN_NAMES: [&str; 6] =
+    [VERSION_FILE, LOCK, "push", "lost+found", suspects::MARKS, suspects::SUSPECTS];
 
 /// Maximum number of entries that are listed; more than a store ever has.
 const MAX_ENTRIES: usize = 100_000;

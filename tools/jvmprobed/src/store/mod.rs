@@ -147,6 +147,11 @@ impl Store {
         stored.window
     }
 
+    /// Returns the path of the directory.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Returns the counts.
     pub fn counts(&self) -> Counts {
         let bytes = self.entries.iter().map(|entry| entry.bytes).sum();
