@@ -111,7 +111,8 @@ impl Pool {
         let is_granted = account.held.saturating_add(bytes) <= left_by_others / 2;
         if is_granted {
             account.held += bytes;
-            account.rejected = None;
+            // A smaller grant does not satisfy the tenant's need.
+            account.rejected = account.rejected.filter(|&(rejected, _)| rejected > bytes);
             self.held += bytes;
         } else {
             account.rejected = Some((bytes, now));
