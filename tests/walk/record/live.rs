@@ -133,9 +133,10 @@ impl Live {
             // Debian's libjvm.so has its symbols in a file of another package.
             let elf = elf.with_installed_symbols();
             let symbols = elf.symbols().ok()?;
+            let of = |name| Some(symbols.find_prefix(name)?.value.0);
+            let values: Vec<_> = FUNCTIONS.into_iter().filter_map(of).collect();
             let bias = elf.into_segments().load_bias(mapping.start, mapping.offset)?;
-            let of = |name| Some(symbols.find_prefix(name)?.value.0.wrapping_add(bias));
-            Some(FUNCTIONS.into_iter().filter_map(of).collect())
+            Some(values.into_iter().map(|value| value.wrapping_add(bias)).collect())
         });
         found.unwrap_or_default()
     }
