@@ -57,7 +57,7 @@ fn only_one_module_opens_paths_in_a_target_root() {
 /// tests.
 const USES: [(&str, &[&str]); 14] = [
     ("cli", &["jvms", "render", "stack", "hotspot", "process", "elf", "sys", "names"]),
-    ("render", &["trace", "stack", "bpf", "hotspot", "names"]),
+    ("render", &["trace", "stack", "bpf", "hotspot", "sys", "names"]),
     (
         "trace",
         &[

@@ -10,6 +10,7 @@ use std::{
 use crate::{
     Error, Result,
     render::formats::{self, Format, FormatOptions, TitledProfile},
+    sys::output_file,
 };
 
 /// Output files, opened before profiling begins.
@@ -37,7 +38,7 @@ impl Files {
         let mut files = Vec::new();
         for (path, format) in paths.iter().zip(formats) {
             let mut create = |path: PathBuf, profile_index| {
-                let file = File::create(&path)
+                let file = output_file::create(&path)
                     .map_err(|e| Error::io(format!("create {}", path.display()), e))?;
                 files.push(OpenFile { path, format, file, profile_index });
                 Ok(())

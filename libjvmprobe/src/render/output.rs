@@ -2,7 +2,6 @@
 
 use std::{
     cell::RefCell,
-    fs::File,
     io::{self, BufWriter, Write},
     path::Path,
     rc::Rc,
@@ -15,7 +14,7 @@ use rustix::{
 
 use serde::Serialize;
 
-use crate::{Error, Result, names::clean};
+use crate::{Error, Result, names::clean, sys::output_file};
 
 /// Stream of results, flushed after each line, except in a batch, so that `| grep` works.
 pub struct Output {
@@ -38,7 +37,7 @@ impl Output {
             None => (Box::new(io::stdout()), "standard output".to_owned()),
             Some(path) => {
                 let what = format!("create {}", path.display());
-                let file = File::create(path).map_err(|e| Error::io(what, e))?;
+                let file = output_file::create(path).map_err(|e| Error::io(what, e))?;
                 (Box::new(file), path.display().to_string())
             }
         };

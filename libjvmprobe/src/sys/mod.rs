@@ -16,6 +16,7 @@
 //! | `idle` | release of resources that are no longer used |
 //! | [`limited`] | counts of detail that tenants did not get |
 //! | `once` | warnings that are logged once, although many processes may cause them |
+//! | [`output_file`] | files that the user names for output |
 //! | `pace` | intervals of periodic work |
 //! | `priority` | temporary scheduling priority |
 //! | `reading_cost` | time that reading each tenant's files and processes takes |
@@ -41,6 +42,7 @@ mod heap;
 mod idle;
 pub mod limited;
 mod once;
+pub mod output_file;
 mod pace;
 mod priority;
 pub mod privileges;

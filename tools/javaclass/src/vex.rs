@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use libjvmprobe::{Pid, bpf::clock};
+use libjvmprobe::{Pid, bpf::clock, sys::output_file};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustix::{
     rand::{GetRandomFlags, getrandom},
@@ -74,8 +74,8 @@ struct Product {
 impl Vex {
     /// Creates the file at once, so that an unwritable file is reported before any JVM is read.
     pub fn create(path: &Path, args: &Args) -> Result<Self> {
-        let file =
-            File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+        let file = output_file::create(path)
+            .with_context(|| format!("cannot create {}", path.display()))?;
         let host = uname().nodename().to_string_lossy().into_owned();
         let product = args.product.clone();
         Ok(Self { file, path: path.to_owned(), product, host, statements: Vec::new() })

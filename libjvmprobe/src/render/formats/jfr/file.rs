@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::recording::Recording;
-use crate::{Error, Result, bpf::clock, hotspot::HotSpot};
+use crate::{Error, Result, bpf::clock, hotspot::HotSpot, sys::output_file};
 
 /// Recordings that are written to files. Each file gets all events. Regular files without events are removed at the end.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl RecordingFiles {
 
 impl RecordingFile {
     fn create(path: &Path) -> Result<Self> {
-        let file = File::create(path);
+        let file = output_file::create(path);
         let file = file.map_err(|e| Error::io(format!("create {}", path.display()), e))?;
         let is_regular = file.metadata().is_ok_and(|meta| meta.is_file());
         let to = Recording::new(BufWriter::new(file));
