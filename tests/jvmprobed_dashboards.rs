@@ -116,7 +116,8 @@ fn totals(net: &Net) -> SharedTotals {
     locked.targets = push.ledgers();
     for jvm in JVMS {
         let identity = identity(jvm);
-        locked.add_jvm(&identity);
+        locked.seen += 1;
+        locked.admit(&identity);
         locked.add(&identity, &figures(jvm.1));
     }
     locked.add_probe_cost("allocation", &Cost { pid: 1, hits: 1000, ns: 5_000_000 });
