@@ -886,6 +886,7 @@ fn metrics_arrive_over_otlp() {
     };
     let processor = Processor { java_ns: 2_500_000_000, ..Processor::default() };
     let stops = vec![stop(1_000_000), stop(1_000_000), stop(64_000_000)];
+    totals.lock().admit(&identity);
     totals
         .lock()
         .add(&identity, &Figures { stops, processor, allocated_bytes: 77, ..Figures::default() });
@@ -977,6 +978,7 @@ fn opentelemetry_collector_accepts_profiles_and_metrics() {
     let windows = [window(1, 2, 20)];
     let accepted_samples = windows.iter().map(samples_in).sum();
     let totals = SharedTotals::new(Limits::default());
+    totals.lock().admit(&windows[0].jvms[0].identity);
     totals.lock().add(
         &windows[0].jvms[0].identity,
         &Figures { allocated_bytes: 4711, ..Figures::default() },
