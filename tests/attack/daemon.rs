@@ -90,10 +90,11 @@ impl Daemon {
         }
     }
 
-    /// Checks that the daemon lives and answers.
+    /// Checks that the daemon lives, has started, and answers.
     pub fn check_health(&mut self) {
         let begin = Instant::now();
         self.get(self.ports.1, "/-/healthy");
+        self.get(self.ports.1, "/-/ready");
         self.slowest_health = self.slowest_health.max(begin.elapsed());
         assert_eq!(self.group.oom_kills(), 0, "killed for memory after {:?}", self.begin.elapsed());
     }
