@@ -82,7 +82,9 @@ struct Outcome {
 fn families_of(metrics: &str, pid: u32) -> BTreeSet<String> {
     let label = format!("pid=\"{pid}\"");
     let of_process = metrics.lines().filter(|line| line.contains(&label));
-    of_process.filter_map(|line| Some(line.split_once('{')?.0.to_owned())).collect()
+    let names = of_process.filter_map(|line| Some(line.split_once('{')?.0.to_owned()));
+    // They exist only if a wait was long enough.
+    names.filter(|name| !name.starts_with("jvmprobe_wait")).collect()
 }
 
 /// Starts a JVM that allocates and computes.
