@@ -16,7 +16,7 @@ use std::{
 use jvmprobe_tests::{
     child_process::loader,
     fake::build_library,
-    fuse::{Server, hostile_jvm},
+    fuse::{BelowOverlay, Server, hostile_jvm},
     load::Load,
     run_beside_others,
     runtimes::named,
@@ -94,6 +94,28 @@ fn libraries_on_fuse_are_refused() {
     // The server is stopped before the process is killed. Otherwise the exiting process would wait
     // for answers of the server.
     drop(server);
+}
+
+#[test]
+fn library_on_overlay_above_fuse_is_refused() {
+    run_beside_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(process) = BelowOverlay::start(&build_library(dir.path())) else { return };
+    process.stop_answering();
+    let pid = process.pid();
+    let mut command = Command::new(binary("javagc"));
+    command.args(["-p", &pid.to_string(), "-d", "1"]).stdin(Stdio::null());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let status = ends_within(&mut child, TIMEOUT);
+    // While the server runs, a tool that reads the file cannot be killed.
+    drop(process);
+    if status.is_none() {
+        let _ = child.kill();
+    }
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(status.is_some(), "javagc does not end");
+    assert!(said.contains("above a FUSE file system"), "{said}");
 }
 
 #[test]

@@ -77,6 +77,69 @@ impl Drop for Server {
     }
 }
 
+/// A process that has loaded a library from an overlay above a FUSE file system, both mounted in a user namespace of its own.
+pub struct BelowOverlay {
+    server: Pid,
+    process: ChildProcess,
+    _dir: TempDir,
+}
+
+impl BelowOverlay {
+    /// Starts the server and the process. Returns `None` if the kernel has no FUSE, or does not allow such mounts.
+    pub fn start(library: &Path) -> Option<Self> {
+        if !Path::new("/dev/fuse").exists() {
+            println!("skipped: there is no /dev/fuse");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (program, mounted) = (dir.path().join("fuse"), dir.path().join("mounted"));
+        compile("fuse.c", &[], &program);
+        fs::create_dir(&mounted).unwrap();
+        let script = "mount -t tmpfs none \"$2\" && mkdir \"$2/f\" \"$2/l\" \"$2/o\" || exit 1\n\
+            \"$1\" \"$2/f\" \"$3\" >/dev/null & echo $!\n\
+            while ! [ -e \"$2/f/libjvm.so\" ]; do sleep 0.05; done\n\
+            mount -t overlay -o \"lowerdir=$2/f:$2/l\" none \"$2/o\" || exit 1\n\
+            exec python3 -c 'import ctypes,sys; library=ctypes.CDLL(sys.argv[1]); \
+                print(\"loaded\",flush=True); sys.stdin.readline()' \"$2/o/libjvm.so\"";
+        let mut command = Command::new("unshare");
+        command.args(["-Urm", "sh", "-c", script, "sh"]).args([&program, &mounted]).arg(library);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = ChildProcess::spawn(&mut command);
+        let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+        let lines: Vec<_> = lines.map_while(Result::ok).take(2).collect();
+        let server = lines.first().and_then(|line| Pid::from_raw(line.parse().ok()?));
+        let Some(server) = server else {
+            println!("skipped: file systems cannot be mounted in a user namespace");
+            return None;
+        };
+        let started = Self { server, process, _dir: dir };
+        if lines.len() < 2 {
+            println!("skipped: an overlay above FUSE cannot be mounted");
+            return None;
+        }
+        Some(started)
+    }
+
+    /// Returns the PID of the process that has loaded the library.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Makes the server stop answering.
+    pub fn stop_answering(&self) {
+        kill_process(self.server, Signal::USR1).unwrap();
+        // Gives the server time to handle the signal.
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+impl Drop for BelowOverlay {
+    fn drop(&mut self) {
+        // The server ends first. Otherwise the exiting process would wait for its answers.
+        let _ = kill_process(self.server, Signal::KILL);
+    }
+}
+
 /// Starts a JVM whose table of fields (vmStructs) is mapped from the server's file. `prepare` may
 /// change the command.
 pub fn hostile_jvm(server: &Server, dir: &Path, prepare: impl FnOnce(&mut Command)) -> Load {

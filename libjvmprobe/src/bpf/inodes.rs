@@ -5,6 +5,9 @@
 //! has others again. Neither does the file's [`FileId`], which is the same for copies of one image that are mounted
 //! separately. So this process maps the file, and an iterator returns the address of the inode. The address is unique as
 //! long as the file is open or has probes. No mapping of a target is examined, because a target could delay that.
+//!
+//! The iterator also returns the file system of the inode, which shows whether FUSE is below an overlay
+//! (`process::file_system`).
 
 use std::{
     fs::File,
@@ -24,7 +27,10 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use crate::{
     Error, Result,
     bpf::{detach, session},
-    process::{FileId, LibJvm},
+    process::{
+        FileId, LibJvm,
+        file_system::{FileSystem, set_inspect},
+    },
 };
 
 /// Generated from bpf/inodes.bpf.c.
@@ -64,7 +70,7 @@ fn iterator() -> Option<BorrowedFd<'static>> {
         let open = skel::InodesSkelBuilder::default().open(session::storage());
         let skel = open.and_then(OpenSkel::load).map_err(crate::bpf::load_error)?;
         let program = skel.progs.mapped_files.as_fd().try_clone_to_owned().map_err(failed)?;
-        mapped_files(program.as_fd()).map_err(failed)?;
+        mapped_files(program.as_fd(), std::process::id()).map_err(failed)?;
         Ok(program)
     };
     let loaded = ITERATOR.get_or_init(|| {
@@ -76,26 +82,62 @@ fn iterator() -> Option<BorrowedFd<'static>> {
     loaded.as_ref().map(AsFd::as_fd)
 }
 
+/// Loads the iterator, so that files on overlays can be examined later by threads that may not load programs.
+pub(super) fn prepare() {
+    if iterator().is_some() {
+        set_inspect(|process, at| {
+            let program = iterator().ok_or(io::ErrorKind::Unsupported)?;
+            let found = mapping_at(&mapped_files(program, process.0)?, at.0)?;
+            Ok(found.file_system)
+        });
+    }
+}
+
 /// Maps a file, and returns the address of its inode.
 fn inode_of(program: BorrowedFd<'_>, path: &Path) -> io::Result<u64> {
     let file = File::open(path)?;
     // SAFETY: a new mapping, which is never accessed.
     let at = unsafe { mmap(null_mut(), 1, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }?;
-    let files = mapped_files(program);
+    let files = mapped_files(program, std::process::id());
     // SAFETY: nothing refers to the mapping.
     unsafe { munmap(at, 1) }?;
-    let files = files?;
-    let words: Vec<_> = files.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-    let mapping = words.as_chunks().0.iter().find(|[start, _]| *start == at as u64);
-    mapping.map(|[_, inode]| *inode).ok_or_else(|| io::ErrorKind::NotFound.into())
+    Ok(mapping_at(&files?, at as u64)?.inode)
 }
 
-/// Runs the iterator for this process. Source: `bpf_iter_task_attach()` and `task_vma` of kernel/bpf/task_iter.c.
-fn mapped_files(program: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+/// A mapping of a file, as the iterator writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mapping {
+    start: u64,
+    inode: u64,
+    file_system: FileSystem,
+}
+
+/// Size of `struct mapping` in bpf/inodes.bpf.c: three words and a name.
+const MAPPING_SIZE: usize = 40;
+
+impl Mapping {
+    fn decode(bytes: &[u8; MAPPING_SIZE]) -> Self {
+        let (words, name) = bytes.split_at(24);
+        let word =
+            |i: usize| words.as_chunks().0.get(i).map_or(0, |&word| u64::from_ne_bytes(word));
+        let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+        let name = String::from_utf8_lossy(name).into_owned();
+        Self { start: word(0), inode: word(1), file_system: FileSystem { magic: word(2), name } }
+    }
+}
+
+/// Finds the mapping that begins at an address.
+fn mapping_at(mappings: &[u8], at: u64) -> io::Result<Mapping> {
+    let mut all = mappings.as_chunks().0.iter().map(Mapping::decode);
+    all.find(|mapping| mapping.start == at).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Runs the iterator for a process. Source: `bpf_iter_task_attach()` and `task_vma` of kernel/bpf/task_iter.c.
+fn mapped_files(program: BorrowedFd<'_>, pid: u32) -> io::Result<Vec<u8>> {
     // The end of the process releases all links, unless one is just being made or released.
     let _guard = detach::lock_attaching();
     let mut which = bpf_iter_link_info::default();
-    which.task.pid = std::process::id();
+    which.task.pid = pid;
     let options = bpf_link_create_opts {
         sz: size_of::<bpf_link_create_opts>() as _,
         iter_info: &raw mut which,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::thread::CapabilitySet;
 
-use crate::{Error, Result};
+use crate::{Error, Result, bpf::inodes};
 
 /// Oldest kernel that was tested. It has all required features: ring buffers and CAP_BPF (5.8), inner maps of any
 /// length (5.10).
@@ -28,7 +28,9 @@ pub fn check() -> Result<()> {
     let held = rustix::thread::capabilities(None);
     capabilities(held.map_or(CapabilitySet::empty(), |held| held.effective))?;
     kernel_release(&rustix::system::uname().release().to_string_lossy())?;
-    uprobes(Path::new(UPROBE_PMU))
+    uprobes(Path::new(UPROBE_PMU))?;
+    inodes::prepare();
+    Ok(())
 }
 
 fn capabilities(held: CapabilitySet) -> Result<()> {

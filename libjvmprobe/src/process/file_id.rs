@@ -14,8 +14,8 @@ use std::{
 
 use rustix::fs::fstatfs;
 
-/// `OVERLAYFS_SUPER_MAGIC`, include/uapi/linux/magic.h.
-const OVERLAY: u64 = 0x794c_7630;
+use crate::process::file_system::OVERLAY;
+
 /// `AT_HANDLE_FID`, include/uapi/linux/fcntl.h (since Linux 6.5; overlays support it since 6.6).
 const FID: libc::c_int = 0x200;
 /// `MAX_HANDLE_SZ`, include/linux/exportfs.h.

@@ -335,6 +335,10 @@ pub(crate) fn open_mapped(pid: Pid, map: &MemoryMap, path: &Path) -> Result<File
     let exact = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
     let first = match reader::open_linked(pid, Path::new(&exact)) {
         Ok(file) => return Ok(file),
+        // The path would lead to the same file, which must not be read.
+        Err(e) if e.kind() == std::io::ErrorKind::Other => {
+            return Err(Error::io(format!("open {}", target_path.display()), e));
+        }
         Err(e) => e,
     };
     if deleted {

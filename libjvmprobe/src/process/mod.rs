@@ -5,6 +5,7 @@
 //! | `pid` | a process in /proc, and whether it still runs the same program |
 //! | `libjvm` | the libjvm.so that it runs: finds and opens exactly the mapped file |
 //! | `file_id` | identity of a file across containers |
+//! | `file_system` | whether the content of its files may be read without a reader |
 //! | [`freeze`] | stopping it for a short time |
 //! | [`launcher`] | the launcher's command line |
 //! | [`cgroup`] | container, pod or service, and tenant, from control groups |
@@ -18,6 +19,7 @@
 //! | [`resources`] | its processors and file descriptors |
 //! | [`os_threads`] | its threads as the kernel describes them |
 //! | `reader` | child processes that make reads which may get stuck |
+//! | `reader_wait` | how long the answer of a reader is awaited |
 //! | [`root`] | the only access to its file system |
 //! | [`identity`] | acting as its user |
 //! | `scan` | all JVMs of the machine |
@@ -30,6 +32,7 @@ pub mod code;
 pub(crate) mod context;
 pub(crate) mod core_file;
 mod file_id;
+pub(crate) mod file_system;
 pub mod freeze;
 pub mod identity;
 pub mod launcher;
@@ -40,6 +43,7 @@ pub mod os_threads;
 pub(crate) mod pid;
 pub(crate) mod present;
 pub(crate) mod reader;
+mod reader_wait;
 pub mod resources;
 pub mod root;
 pub(crate) mod scan;

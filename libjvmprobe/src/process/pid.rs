@@ -27,6 +27,8 @@ use crate::{
     process::{reader::ProcFile, root},
 };
 
+/// `PF_KTHREAD`, include/linux/sched.h.
+const PF_KTHREAD: u32 = 0x0020_0000;
 /// Maximum number of bytes read of a command line; class paths are long.
 const MAX_ARGUMENTS: u64 = 1 << 20;
 
@@ -112,6 +114,10 @@ impl Process {
         let stat = proc.stat().map_err(|e| proc_error(pid, e))?;
         if matches!(stat.state, 'Z' | 'X' | 'x') {
             return Err(Error::Zombie { pid });
+        }
+        if stat.flags & PF_KTHREAD != 0 {
+            // A kernel thread has neither memory nor files to read.
+            return Err(Error::NotAJvm { pid, comm: clean::name(&stat.comm).into_owned() });
         }
         let pidfd = pidfd.map_err(|e| match e {
             rustix::io::Errno::SRCH => Error::NoSuchProcess { pid },

@@ -5,9 +5,9 @@
 //! In the case of FUSE, even SIGKILL does not end the wait (fs/fuse/dev.c, `request_wait_answer`). A process
 //! with one such thread cannot exit, so it cannot be restarted either. No check beforehand helps, because the
 //! target can change its mappings between the check and the read. So a reader makes these calls, and the
-//! caller waits for the reader's answer for at most [`LIMIT`]. A reader that takes longer is abandoned: while
-//! that reader is stuck, all other reads of its target are rejected immediately. When its call returns, the
-//! reader ends, and the target can be read again.
+//! caller waits for the reader's answer until the reader has spent a second in the call (`reader_wait`). A reader that
+//! takes longer is abandoned: while that reader is stuck, all other reads of its target are rejected immediately. When its
+//! call returns, the reader ends, and the target can be read again.
 //!
 //! Memory is read by process_vm_readv(2). Unlike a read of `/proc/PID/mem`, this call does not hold the
 //! target's mmap_lock while a page is fetched. Holding that lock would block the target's own mmap(2).
@@ -16,18 +16,13 @@
 //! process has little memory that the template would share. The other readers are forked from the template on
 //! request. When this process ends, all readers end: their sockets are closed, and the end of the template
 //! kills the others (`PR_SET_PDEATHSIG`).
-//!
-//! # Why this is sound
-//! A child of fork(2) in a process with threads may only make system calls and touch memory that no lock of
-//! other threads protects. A reader never returns from [`serve`], allocates nothing and takes no lock. It
-//! runs no signal handler, because signals are blocked before the fork and stay blocked.
+//! See `sys::forked` for soundness.
 
 use std::{
     cell::Cell,
     ffi::CStr,
     fs::File,
     io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom},
-    mem::MaybeUninit,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -41,20 +36,24 @@ use std::{
 };
 
 use rustix::{
-    fs::{
-        AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fstat, fstatfs, openat2, statx,
-    },
+    fs::{FileType, Mode, OFlags, ResolveFlags, fstat, fstatfs, openat2},
     io::Errno,
+    mm::{MapFlags, ProtFlags, mmap, munmap},
 };
 
 use crate::{
     Addr, Pid,
-    process::cgroup,
-    sys::channel::{self, MAX_MESSAGE},
+    process::{
+        cgroup,
+        file_system::{self, Access},
+        reader_wait::{Begin, MAX_WAIT, Outcome, Scheduling},
+    },
+    sys::{
+        channel::{self, MAX_MESSAGE},
+        forked::{self, exit},
+    },
 };
 
-/// Maximum time that a reader may take for one message.
-pub(crate) const LIMIT: Duration = Duration::from_secs(1);
 /// Maximum number of blocks in a memory request, and maximum total size of these blocks in bytes. A large
 /// answer consists of several messages.
 pub(crate) const MAX_BLOCKS: usize = 256;
@@ -67,8 +66,6 @@ const MAX_STUCK_OF_TENANT: usize = 4;
 const MAX_IDLE: usize = 4;
 /// Number of attempts to resolve a path; the kernel fails with EAGAIN if the path changes meanwhile (openat2(2)).
 const TRIES: usize = 8;
-/// `FUSE_SUPER_MAGIC`, fs/fuse/inode.c. Virtiofs has the same number.
-const FUSE: u64 = 0x6573_5546;
 /// Size of a request's head: `Call`, PID, flags or number of blocks, length of a block or of an answer. A path or the
 /// addresses of blocks follow.
 const REQUEST_HEAD: usize = 24;
@@ -77,8 +74,6 @@ const REQUEST_HEAD: usize = 24;
 const ANSWER_HEAD: usize = 4 + MAX_BLOCKS / 8;
 /// PATH_MAX.
 const MAX_PATH: usize = 4096;
-/// Maximum size of the list of mounts that is read.
-const MAX_MOUNTS: u64 = 4 << 20;
 
 /// Request to a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,22 +93,27 @@ enum Call {
     Linked,
     /// Opens, for reading, the regular file that the O_PATH descriptor in the request refers to.
     File,
-    /// Fails with EREMOTE if the file that the descriptor in the request refers to is on FUSE.
-    CheckFuse,
+    /// Returns the kind of the file system of the descriptor in the request.
+    FileSystem,
+    /// Opens a file like `File`, keeps it open, maps its first page, and returns the address.
+    Map,
+    /// Unmaps the file of `Map` and closes it, or returns it if the request says so.
+    Unmap,
 }
 
 /// Sockets of all readers.
 #[derive(Debug)]
 struct Pool {
-    template: Option<OwnedFd>,
+    template: Option<Reader>,
     idle: Vec<Reader>,
     stuck: Vec<Stuck>,
 }
 
-/// An idle reader.
+/// A reader process.
 #[derive(Debug)]
 struct Reader {
     socket: OwnedFd,
+    scheduling: Scheduling,
     /// Number of the [`MemoryFile`] whose descriptor the reader holds.
     memory: Option<u64>,
 }
@@ -122,7 +122,8 @@ struct Reader {
 #[derive(Debug)]
 struct Stuck {
     pid: Pid,
-    tenant: Arc<str>,
+    /// `None` if the host is overloaded, so that the tenant is not to blame.
+    tenant: Option<Arc<str>>,
     socket: OwnedFd,
 }
 
@@ -145,8 +146,9 @@ impl Pool {
     fn start(&mut self) -> io::Result<()> {
         if self.template.is_none() {
             let (ours, theirs) = channel::pair()?;
-            fork_reader(theirs)?;
-            self.template = Some(ours);
+            let template = forked::fork(c"jvmprobe-reader", theirs, serve)?;
+            let scheduling = Scheduling::of(Pid(template));
+            self.template = Some(Reader { socket: ours, scheduling, memory: None });
         }
         Ok(())
     }
@@ -157,7 +159,7 @@ impl Pool {
             self.stuck.retain(|stuck| !channel::is_ready(&stuck.socket));
         }
         if self.refuses(pid, || cgroup::tenant_of(pid)) {
-            return Err(timed_out());
+            return Err(blocked());
         }
         let last = self.idle.len().checked_sub(1);
         let fitting = self.idle.iter().position(|reader| reader.memory == memory).or(last);
@@ -182,7 +184,7 @@ impl Pool {
             return false;
         }
         let tenant = tenant();
-        let of_tenant = self.stuck.iter().filter(|stuck| stuck.tenant == tenant);
+        let of_tenant = self.stuck.iter().filter(|stuck| stuck.tenant.as_ref() == Some(&tenant));
         of_tenant.count() >= MAX_STUCK_OF_TENANT
     }
 
@@ -190,9 +192,12 @@ impl Pool {
         self.start()?;
         let template = self.template.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
         let (socket, theirs) = channel::pair()?;
-        send(template, Call::Fork, Pid(0), (0, 0), b"", Some(theirs.as_fd()))?;
-        receive(template, &mut [], &mut Unread::default())?;
-        Ok(Reader { socket, memory: None })
+        let mut pid = [0; 4];
+        let begin = template.scheduling.begin();
+        send(&template.socket, Call::Fork, Pid(0), (0, 0), b"", Some(theirs.as_fd()))?;
+        receive(template, begin, &mut pid, &mut Unread::default())?;
+        let scheduling = Scheduling::of(Pid(u32::from_ne_bytes(pid)));
+        Ok(Reader { socket, scheduling, memory: None })
     }
 }
 
@@ -202,7 +207,7 @@ thread_local! {
 }
 
 /// Limits the total time of all reads within a function: reads that begin after `limit` fail with
-/// [`io::ErrorKind::TimedOut`]. Without it, each of a thousand reads could take almost [`LIMIT`].
+/// [`io::ErrorKind::TimedOut`]. Without it, each of a thousand reads could take almost a second.
 pub(crate) fn within<T>(limit: Duration, read: impl FnOnce() -> T) -> T {
     let (before, until) = (UNTIL.get(), Instant::now() + limit);
     // An inner limit does not extend the outer one.
@@ -212,11 +217,20 @@ pub(crate) fn within<T>(limit: Duration, read: impl FnOnce() -> T) -> T {
     read
 }
 
-fn timed_out() -> io::Error {
+fn blocked() -> io::Error {
     let why = "no answer within 1 s; perhaps the server of a file system that the process uses does \
                not answer";
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
+
+fn overloaded() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, Overloaded)
+}
+
+/// The reason of an error that says nothing about the process, unlike [`blocked`].
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {} s, because the host is overloaded", MAX_WAIT.as_secs())]
+struct Overloaded;
 
 /// Bitmap of blocks that cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -234,7 +248,7 @@ impl Unread {
     }
 }
 
-/// Runs `talk` with a reader for requests about a process. Each message may take at most [`LIMIT`].
+/// Runs `talk` with a reader for requests about a process. Each message may take at most a second.
 fn with_reader<T>(
     pid: Pid,
     memory: Option<u64>,
@@ -248,10 +262,11 @@ fn with_reader<T>(
     let answer = talk(&mut reader);
     match &answer {
         Err(e) if e.kind() == io::ErrorKind::TimedOut && e.raw_os_error().is_none() => {
+            let is_overloaded = e.get_ref().is_some_and(|why| why.is::<Overloaded>());
+            let tenant = (!is_overloaded).then(|| cgroup::tenant_of(pid));
             log::warn!(
-                "process {pid} is not read until a blocked read of its memory or files returns: {e}"
+                "process {pid} is not read until a read of its memory or files returns: {e}"
             );
-            let tenant = cgroup::tenant_of(pid);
             pool().stuck.push(Stuck { pid, tenant, socket: reader.socket });
         }
         // The reader has ended, or did not get the request.
@@ -279,10 +294,24 @@ fn ask(
     if path.len() >= MAX_PATH || path.contains(&0) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    with_reader(pid, None, |reader| {
-        send(&reader.socket, call, pid, (argument, len), path, with)?;
-        receive(&reader.socket, to, &mut Unread::default())
-    })
+    with_reader(pid, None, |reader| reader.ask(call, pid, (argument, len), path, with, to))
+}
+
+impl Reader {
+    /// Sends a request, and receives its answer of one message.
+    fn ask(
+        &self,
+        call: Call,
+        pid: Pid,
+        lengths: (u64, usize),
+        path: &[u8],
+        with: Option<BorrowedFd<'_>>,
+        to: &mut [u8],
+    ) -> io::Result<(usize, Option<OwnedFd>)> {
+        let begin = self.scheduling.begin();
+        send(&self.socket, call, pid, lengths, path, with)?;
+        receive(self, begin, to, &mut Unread::default())
+    }
 }
 
 /// Sends a request. If that fails, returns [`io::ErrorKind::UnexpectedEof`], as if the reader had ended.
@@ -306,16 +335,19 @@ fn send(
 /// Receives one message of an answer. Returns its length without the head, and the descriptor that came with it.
 /// Sets in `unread` the bits of the blocks that could not be read.
 fn receive(
-    from: &OwnedFd,
+    from: &Reader,
+    begin: Begin,
     to: &mut [u8],
     unread: &mut Unread,
 ) -> io::Result<(usize, Option<OwnedFd>)> {
-    if !channel::wait(from, Instant::now() + LIMIT)? {
-        return Err(timed_out());
+    match from.scheduling.wait(&from.socket, begin)? {
+        Outcome::Ready => {}
+        Outcome::Blocked => return Err(blocked()),
+        Outcome::Overloaded => return Err(overloaded()),
     }
     let mut head = [0; ANSWER_HEAD];
     let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(to)];
-    let (len, files) = channel::receive_files(from, &mut parts).map_err(|e| match e {
+    let (len, files) = channel::receive_files(&from.socket, &mut parts).map_err(|e| match e {
         Errno::PIPE | Errno::CONNRESET => io::ErrorKind::UnexpectedEof.into(),
         other => io::Error::from(other),
     })?;
@@ -387,11 +419,13 @@ impl MemoryFile {
             let has_file = reader.memory == Some(self.number);
             let with = (!has_file).then(|| self.file.as_fd());
             let lengths = (blocks.len() as u64, size);
+            let mut begin = reader.scheduling.begin();
             send(&reader.socket, Call::Memory, self.pid, lengths, body, with)?;
             reader.memory = Some(self.number);
             let mut unread = Unread::default();
             for part in to.chunks_mut(MAX_MESSAGE) {
-                let (len, _) = receive(&reader.socket, part, &mut unread)?;
+                let (len, _) = receive(reader, begin, part, &mut unread)?;
+                begin = reader.scheduling.begin();
                 if len < part.len() {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
@@ -463,90 +497,57 @@ pub(super) fn open_linked(pid: Pid, link: &Path) -> io::Result<File> {
     open_file(pid, &opened(ask(Call::Linked, pid, (0, 0), path, None, &mut [])?)?)
 }
 
-/// Opens exactly the file that an O_PATH descriptor refers to, for reading. It must be a regular file, and
-/// [`check_not_fuse`] must accept it.
+/// Opens exactly the file that an O_PATH descriptor refers to, for reading. It must be a regular file, and reading it must
+/// not block: see `file_system`.
 ///
 /// # Errors
 /// The errors of open(2); an error for anything but a regular file; [`io::ErrorKind::TimedOut`] if the file
 /// system does not answer.
 pub(super) fn open_file(pid: Pid, found: &OwnedFd) -> io::Result<File> {
-    check_not_fuse(pid, found)?;
-    let result = ask(Call::File, pid, (0, 0), b"", Some(found.as_fd()), &mut []).and_then(opened);
-    result.map(File::from).map_err(|e| match e.raw_os_error() {
+    let result = match file_system::access(pid, found, file_system(pid, found)?)? {
+        Access::Direct => ask(Call::File, pid, (0, 0), b"", Some(found.as_fd()), &mut []),
+        Access::Overlay => open_on_overlay(pid, found),
+    };
+    result.and_then(opened).map(File::from).map_err(|e| match e.raw_os_error() {
         Some(libc::EMEDIUMTYPE) => io::Error::other("it is not a regular file"),
         _ => e,
     })
 }
 
-/// Checks that a file or folder is not on FUSE, except on virtiofs. Later calls on it are made without a reader
-/// process and could block forever.
-///
-/// # Errors
-/// An error for FUSE; [`io::ErrorKind::TimedOut`] if the file system does not answer.
-pub(super) fn check_not_fuse(pid: Pid, found: &OwnedFd) -> io::Result<()> {
-    match ask(Call::CheckFuse, pid, (0, 0), b"", Some(found.as_fd()), &mut []) {
-        Err(e) if e.raw_os_error() == Some(libc::EREMOTE) => {
-            match is_virtiofs(pid, found).unwrap_or_default() {
-                true => Ok(()),
-                false => Err(io::Error::other(
-                    "it is on a FUSE file system, whose server could block the tool forever",
-                )),
-            }
-        }
-        other => other.map(drop),
-    }
+/// Opens a file on an overlay if the file system below cannot block. Until that is known, only the reader has the file
+/// open: to close a file on FUSE waits for the server, too.
+fn open_on_overlay(pid: Pid, found: &OwnedFd) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut checked = Ok(());
+    let answer = with_reader(pid, None, |reader| {
+        let mut at = [0; 8];
+        reader.ask(Call::Map, pid, (0, 0), b"", Some(found.as_fd()), &mut at)?;
+        checked = file_system::check_below(reader.scheduling.pid(), Addr(u64::from_ne_bytes(at)));
+        let keep = u64::from(checked.is_ok());
+        reader.ask(Call::Unmap, pid, (keep, 0), b"", None, &mut [])
+    })?;
+    checked.map(|()| answer)
 }
 
-/// Returns whether a file is on virtiofs. Its protocol is FUSE, but its server is the host of the virtual machine,
-/// which is trusted. Source: proc(5), `/proc/PID/mountinfo`.
-fn is_virtiofs(pid: Pid, found: &OwnedFd) -> io::Result<bool> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let stat = statx(found, c"", flags, StatxFlags::empty())?;
-    let device = format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
-    let mut text = String::new();
-    ProcFile::open(pid, "mountinfo")?.take(MAX_MOUNTS).read_to_string(&mut text)?;
-    Ok(text.lines().any(|line| {
-        let kind = line.split_once(" - ").and_then(|(_, rest)| rest.split(' ').next());
-        line.split(' ').nth(2) == Some(&device) && kind == Some("virtiofs")
-    }))
+/// Returns the kind of the file system of a file or folder, by the number of statfs(2).
+///
+/// # Errors
+/// [`io::ErrorKind::TimedOut`] if the file system does not answer.
+pub(super) fn file_system(pid: Pid, found: &OwnedFd) -> io::Result<u64> {
+    let mut magic = [0; 8];
+    ask(Call::FileSystem, pid, (0, 0), b"", Some(found.as_fd()), &mut magic)?;
+    Ok(u64::from_ne_bytes(magic))
 }
 
 fn opened((_, fd): (usize, Option<OwnedFd>)) -> io::Result<OwnedFd> {
     fd.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Forks a reader that serves a socket. Returns in the parent only.
-fn fork_reader(socket: OwnedFd) -> Result<(), Errno> {
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both sets are local variables; the first is filled before it is used. The child only calls `serve`.
-    let child = unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
-        let child = libc::fork();
-        if child == 0 {
-            serve(socket);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
-        child
-    };
-    if child < 0 {
-        Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
-    } else {
-        Ok(())
-    }
-}
-
 /// Answers requests until the other end of the socket is closed.
 fn serve(socket: OwnedFd) -> ! {
-    keep_only(&socket);
     // `SIG_IGN` makes the kernel reap the children of the template.
-    // SAFETY: the arguments are constants and a static string.
-    unsafe {
-        libc::prctl(libc::PR_SET_NAME, c"jvmprobe-reader".as_ptr());
-        libc::signal(libc::SIGCHLD, libc::SIG_IGN);
-    }
-    let mut memory = None;
+    // SAFETY: the arguments are constants.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    let (mut memory, mut mapped) = (None, None);
     let mut head = [0; REQUEST_HEAD];
     let mut body = [0; MAX_PATH + 1];
     let mut answer = [0; MAX_MESSAGE];
@@ -564,6 +565,20 @@ fn serve(socket: OwnedFd) -> ! {
                 read_memory(&socket, &request, of, &mut answer, &mut unread)
             })
             .map(|len| (len, None))
+        } else if request.call == Call::Map as u32 {
+            map_file(with).map(|(file, at)| {
+                answer[..8].copy_from_slice(&(at as u64).to_ne_bytes());
+                mapped = Some((file, at));
+                (8, None)
+            })
+        } else if request.call == Call::Unmap as u32 {
+            let file = mapped.take().map(|(file, at)| {
+                // SAFETY: nothing refers to the mapping.
+                let _ = unsafe { munmap(at, 1) };
+                file
+            });
+            // A file that is not returned is closed here, before the answer, so that a wait shows.
+            Ok((0, file.filter(|_| request.argument != 0)))
         } else {
             handle_request(&request, with, &mut answer)
         };
@@ -581,30 +596,6 @@ fn reply(to: &OwnedFd, error: i32, unread: &Unread, answer: &[u8], with: Option<
     let parts = [IoSlice::new(&error), IoSlice::new(&unread.0), IoSlice::new(answer)];
     if channel::send(to, &parts, with.as_slice()).is_err() {
         exit();
-    }
-}
-
-fn exit() -> ! {
-    // SAFETY: ends this process without running exit handlers inherited from the parent.
-    unsafe { libc::_exit(0) }
-}
-
-/// Closes all descriptors but one, so that a stuck reader holds no file, probe or pipe of ours.
-fn keep_only(socket: &OwnedFd) {
-    let socket = socket.as_raw_fd().cast_unsigned();
-    for (first, last) in [(0, socket.wrapping_sub(1)), (socket + 1, u32::MAX)] {
-        if first > last || last == u32::MAX && first == 0 {
-            continue;
-        }
-        // SAFETY: nothing in this process uses these descriptors any more.
-        let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-        if result != 0 {
-            // Linux before 5.9 has no close_range(2), so each possible number is closed.
-            for fd in first..=last.min(1 << 16) {
-                // SAFETY: nothing in this process uses this descriptor any more.
-                unsafe { libc::close(fd.cast_signed()) };
-            }
-        }
     }
 }
 
@@ -641,7 +632,9 @@ fn handle_request(
     }
     let with = with.ok_or(Errno::BADF)?;
     if call == Call::Fork as u32 {
-        return fork_another(with).map(|()| (0, None));
+        let pid = fork_another(with)?.0.to_ne_bytes();
+        answer[..pid.len()].copy_from_slice(&pid);
+        return Ok((pid.len(), None));
     }
     if call == Call::Stream as u32 {
         let len = len.min(MAX_MESSAGE);
@@ -667,17 +660,16 @@ fn handle_request(
         }
         return opened.map(|fd| (0, Some(fd)));
     }
-    if call == Call::CheckFuse as u32 {
-        return match fstatfs(&with)?.f_type as u64 == FUSE {
-            true => Err(Errno::REMOTE),
-            false => Ok((0, None)),
-        };
+    if call == Call::FileSystem as u32 {
+        let magic = (fstatfs(&with)?.f_type as u64).to_ne_bytes();
+        answer[..magic.len()].copy_from_slice(&magic);
+        return Ok((magic.len(), None));
     }
     reopen(&with).map(|fd| (0, Some(fd)))
 }
 
 /// Forks a reader from the template.
-fn fork_another(socket: OwnedFd) -> Result<(), Errno> {
+fn fork_another(socket: OwnedFd) -> Result<Pid, Errno> {
     // SAFETY: this process has only one thread.
     match unsafe { libc::fork() } {
         0 => {
@@ -685,8 +677,7 @@ fn fork_another(socket: OwnedFd) -> Result<(), Errno> {
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             serve(socket)
         }
-        child if child < 0 => Err(Errno::AGAIN),
-        _ => Ok(()),
+        child => u32::try_from(child).map(Pid).map_err(|_| Errno::AGAIN),
     }
 }
 
@@ -781,6 +772,14 @@ fn reopen(found: &OwnedFd) -> Result<OwnedFd, Errno> {
     let mut name = [0; 32];
     let name = link_of(found, &mut name).ok_or(Errno::NAMETOOLONG)?;
     rustix::fs::open(name, flags, Mode::empty())
+}
+
+/// Opens the file of an O_PATH descriptor, and maps its first page. The page is never accessed.
+fn map_file(found: Option<OwnedFd>) -> Result<(OwnedFd, *mut libc::c_void), Errno> {
+    let file = reopen(&found.ok_or(Errno::BADF)?)?;
+    // SAFETY: a new mapping, which is never accessed.
+    let at = unsafe { mmap(std::ptr::null_mut(), 1, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) };
+    Ok((file, at?))
 }
 
 /// Writes `/proc/self/fd/N` to a buffer, without allocating.
@@ -904,11 +903,31 @@ mod tests {
         for pid in 1..=MAX_STUCK_OF_TENANT as u32 {
             assert!(!pool.refuses(Pid(99), || "pod/noisy".into()));
             let (socket, _) = channel::pair().unwrap();
-            pool.stuck.push(Stuck { pid: Pid(pid), tenant: "pod/noisy".into(), socket });
+            pool.stuck.push(Stuck { pid: Pid(pid), tenant: Some("pod/noisy".into()), socket });
             assert!(pool.refuses(Pid(pid), || unreachable!()));
         }
         assert!(pool.refuses(Pid(99), || "pod/noisy".into()));
         assert!(!pool.refuses(Pid(99), || "pod/quiet".into()));
+    }
+
+    #[test]
+    fn stopped_reader_is_abandoned_until_it_answers() {
+        let reader = pool().fork().unwrap();
+        let signal = |signal| {
+            let pid = rustix::process::Pid::from_raw(reader.scheduling.pid().0 as i32).unwrap();
+            rustix::process::kill_process(pid, signal).unwrap();
+        };
+        let ask = || {
+            let with = File::open("/proc/self/stat").unwrap();
+            let mut to = [0; 64];
+            let lengths = (0, to.len());
+            reader.ask(Call::Stream, Pid(1), lengths, b"", Some(with.as_fd()), &mut to)
+        };
+        assert!(ask().unwrap().0 > 0);
+        signal(rustix::process::Signal::STOP);
+        assert_eq!(ask().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        signal(rustix::process::Signal::CONT);
+        receive(&reader, reader.scheduling.begin(), &mut [0; 64], &mut Unread::default()).unwrap();
     }
 
     #[test]

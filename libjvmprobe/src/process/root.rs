@@ -33,7 +33,7 @@ use rustix::{
 
 use crate::{
     Pid,
-    process::{Fate, Process, identity::Owner, reader},
+    process::{Fate, Process, file_system::check_not_fuse, identity::Owner, reader},
     sys::{Deadline, undo},
 };
 
@@ -93,7 +93,7 @@ impl Root {
     /// The errors of open(2) and getdents(2), and an error if there are more entries.
     pub fn entries(&self, path: &Path, max: u64) -> io::Result<Vec<Entry>> {
         let folder = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        reader::check_not_fuse(self.pid, &folder)?;
+        check_not_fuse(self.pid, &folder)?;
         let mut entries = Vec::new();
         for entry in Dir::new(folder)? {
             let entry = entry?;
@@ -136,7 +136,7 @@ impl Root {
 
     fn open_folder(&self, path: &str) -> io::Result<OwnedFd> {
         let folder = self.resolve(Path::new(path), OFlags::PATH | OFlags::DIRECTORY)?;
-        reader::check_not_fuse(self.pid, &folder)?;
+        check_not_fuse(self.pid, &folder)?;
         Ok(folder)
     }
 }
@@ -324,7 +324,7 @@ fn open_working(process: &Process) -> io::Result<OwnedFd> {
     let path = format!("/proc/{}/cwd", process.pid);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let handle = rustix::fs::open(path, flags, Mode::empty())?;
-    reader::check_not_fuse(process.pid, &handle)?;
+    check_not_fuse(process.pid, &handle)?;
     match process.fate() {
         Fate::Ended => Err(io::Error::other("it has ended")),
         Fate::Alive | Fate::Execed => Ok(handle),

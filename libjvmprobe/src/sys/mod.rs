@@ -11,6 +11,7 @@
 //! | `heap` | memory retained by the allocator |
 //! | `cpu_limit` | CPU time limit of sampling work |
 //! | `deadline` | deadlines of waits for other processes |
+//! | `forked` | child processes that are forked without executing a program |
 //! | `fair_share` | fair shares of a limited resource |
 //! | [`fair_slots`] | a limited number of slots, shared among tenants |
 //! | `idle` | release of resources that are no longer used |
@@ -38,6 +39,7 @@ pub mod descendants;
 pub mod descriptors;
 mod fair_share;
 pub mod fair_slots;
+pub(crate) mod forked;
 mod heap;
 mod idle;
 pub mod limited;
