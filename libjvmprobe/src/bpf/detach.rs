@@ -2,17 +2,14 @@
 //!
 //! To release an attachment, the kernel waits until no processor can be in its program any more, which takes
 //! about 50 ms for each attachment. If the thread that reads events waited for this, events would pile up. So
-//! a background thread releases the attachments.
+//! a background thread releases the attachments, through the [keeper](super::keeper).
 //!
-//! When this process ends, the kernel detaches what is still attached, before other processes see the exit.
-//! But an attachment that a thread is just making or releasing would stay, because the kernel does not write
-//! to the target's memory for a thread that is being killed (it logs "failed to unregister, leaking uprobe";
-//! see uprobe_unregister_nosync() in Linux's kernel/events/uprobes.c). So before the process exits, it waits
-//! until no thread is making or releasing an attachment, and then releases the remaining ones, all at once.
+//! Before the process exits, it waits until no thread is making or releasing an attachment, and then releases the remaining
+//! ones, so that other processes do not see them after the exit.
 
 use std::{
     fs,
-    os::fd::{FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, Once, OnceLock, TryLockError},
     thread,
@@ -21,7 +18,10 @@ use std::{
 
 use libbpf_rs::Link;
 
-use crate::sys::{Worker, privileges::Rights, undo};
+use crate::{
+    bpf::keeper,
+    sys::{Worker, privileges::Rights, undo},
+};
 
 /// Held while attaching or detaching, because libbpf's USDT data of each object is not thread-safe.
 static ATTACH_LOCK: Mutex<()> = Mutex::new(());
@@ -55,58 +55,60 @@ fn end_attaching() {
     }
 }
 
-/// Releases all attachments, each in a thread of its own, so that the threads wait for the kernel in
-/// parallel. If the process simply exited, the kernel would release one attachment after the other.
+/// Releases all attachments.
 fn release_all() {
-    // An attachment has two descriptors: the link, and the perf event to which the link attaches the program.
-    for kind in ["anon_inode:bpf_link", "anon_inode:[perf_event]"] {
-        let open = attachments(kind);
-        thread::scope(|all| {
-            for fd in open {
-                // SAFETY: an open descriptor of this process. Its owner does not close it later, because an
-                // owner that is still alive now is never dropped. After a second Ctrl-C, other threads may
-                // still be running, but they end with the process.
-                let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-                // If no thread can be started, the descriptor is closed here.
-                drop(thread::Builder::new().spawn_scoped(all, || drop(fd)));
-            }
-        });
-    }
+    let open = descriptors().filter(|fd| is_attachment(*fd)).collect::<Vec<_>>();
+    // SAFETY: open descriptors of this process. Their owners do not close them later, because an owner that is still
+    // alive now is never dropped. After a second Ctrl-C, other threads may still be running, but they end with the process.
+    let open = open.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let open: Vec<_> = open.collect();
+    keeper::copy(&open.iter().map(AsFd::as_fd).collect::<Vec<_>>());
+    drop(open);
+    keeper::close_all();
 }
 
-/// Returns the open descriptors of this process whose link in /proc is `kind`.
-fn attachments(kind: &str) -> Vec<RawFd> {
+/// Returns the open descriptors of this process.
+pub(super) fn descriptors() -> impl Iterator<Item = RawFd> {
     let open = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    open.filter(|entry| fs::read_link(entry.path()).is_ok_and(|file| file == Path::new(kind)))
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect()
+    open.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Attachments to be released, and the owners of the BPF objects that they need.
-type Released = (Vec<Link>, Vec<Arc<dyn Send + Sync>>);
+/// Returns whether a descriptor is a part of an attachment. An attachment has two: the link, and the perf event to which the
+/// link attaches the program.
+fn is_attachment(fd: RawFd) -> bool {
+    fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|file| {
+        ["anon_inode:bpf_link", "anon_inode:[perf_event]"].map(Path::new).contains(&&*file)
+    })
+}
 
-/// Detaches in the background thread, then drops `objects`.
-pub(super) fn detach(links: Vec<Link>, objects: Vec<Arc<dyn Send + Sync>>) {
+/// Attachments to be released, the descriptors that were opened for them, and the owners of the BPF objects that they need.
+pub(super) type Released = (Vec<Link>, Vec<RawFd>, Vec<Arc<dyn Send + Sync>>);
+
+/// Detaches in the background thread, then drops the BPF objects.
+pub(super) fn detach(released: Released) {
     static WORKER: OnceLock<Option<Worker<Released>>> = OnceLock::new();
-    if links.is_empty() {
+    if released.0.is_empty() {
         return;
     }
     // Detaching needs no capability.
-    let release = |(links, objects): Released| {
-        links.into_iter().for_each(drop_one);
-        drop(objects);
-    };
-    match WORKER.get_or_init(|| Worker::start("detach", Rights::empty(), move || release).ok()) {
-        Some(worker) => drop(worker.send((links, objects))),
+    match WORKER.get_or_init(|| Worker::start("detach", Rights::empty(), || release).ok()) {
+        Some(worker) => drop(worker.send(released)),
         // Without a worker, this thread detaches.
-        None => release((links, objects)),
+        None => release(released),
     }
 }
 
-fn drop_one(link: Link) {
+fn release((links, opened, objects): Released) {
     let guard = lock_attaching();
-    drop(link);
+    let opened = opened.into_iter().filter(|fd| is_attachment(*fd));
+    // SAFETY: the links own these descriptors and are dropped below. If another thread closes one of the others now, its
+    // number is invalid, or the number of another file, of which the keeper may have a copy for a moment.
+    let opened: Vec<_> = opened.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) }).collect();
+    keeper::copy(&opened);
+    drop(links);
+    keeper::close_copies();
     drop(guard);
+    drop(objects);
     // Lets a thread that waits to attach have the lock, so that a JVM that has just started is traced soon.
     thread::sleep(Duration::from_millis(1));
 }

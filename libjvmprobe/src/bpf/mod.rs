@@ -6,6 +6,7 @@
 //! | [`probes`] | attachments to USDT probes and functions, in one process or in all |
 //! | `detach` | detaching in a background thread |
 //! | `inodes` | the inode to which the kernel attaches the probes of a file |
+//! | `keeper` | a child process that detaches, so that the death of this process interrupts nothing |
 //! | `uprobe` | a probe on a function's entry that is attached and detached repeatedly |
 //! | [`session`] | a loaded BPF object: the parts that all tracers have in common |
 //! | `stream` | ring buffers as queues of typed events |
@@ -30,6 +31,7 @@ pub mod clock;
 pub mod cost;
 mod detach;
 pub(crate) mod inodes;
+mod keeper;
 pub mod kernel_types;
 mod map_writer;
 pub(crate) mod offcpu;
@@ -51,6 +53,8 @@ pub(crate) mod uprobe;
 pub mod user_walker;
 mod walk_tables;
 pub mod walker;
+
+pub use keeper::start_keeper;
 
 use std::{
     fs,

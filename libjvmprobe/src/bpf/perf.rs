@@ -236,6 +236,7 @@ pub(crate) fn attach_watchpoint(
 }
 
 /// Processor or thread that an event is opened for.
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum EventScope {
     /// One processor, whichever process runs there.
     Processor(u32),

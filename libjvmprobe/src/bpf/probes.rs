@@ -6,7 +6,11 @@
 
 use std::{
     borrow::Cow,
+    collections::HashSet,
     fmt,
+    fs::File,
+    mem::take,
+    os::{fd::RawFd, unix::fs::FileExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -230,6 +234,7 @@ pub(crate) fn attach(
         Scope::Process(pid) => i32::try_from(pid.0).unwrap_or(i32::MAX),
         Scope::AllProcesses => -1,
     };
+    read_code(binary, site)?;
     let guard = detach::lock_attaching();
     let (result, place) = match site {
         Site::Usdt { provider, name } => {
@@ -261,6 +266,21 @@ pub(crate) fn attach(
     })
 }
 
+/// Reads the code at a site. Otherwise, the kernel would read it while it attaches; it then reports no error of the disk, and
+/// ext4 warns about a read without its locks (uprobe_register(), read_cache_page()).
+fn read_code(binary: &Binary, site: &Site) -> Result<()> {
+    let failed = |e| Error::io(format!("read the code of {}", binary.target_path.display()), e);
+    let file = File::open(&binary.path).map_err(failed)?;
+    let read = |offset: FileOffset| file.read_at(&mut [0], offset.0).map(drop).map_err(failed);
+    match site {
+        Site::Function { offset, .. } => read(*offset),
+        Site::Usdt { provider, name } => {
+            let probes = ElfFile::open(file.try_clone().map_err(failed)?)?.stapsdt()?;
+            probes.find(provider, name).filter_map(|probe| probe.offset).try_for_each(read)
+        }
+    }
+}
+
 fn process_exists(pid: Pid) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
@@ -269,6 +289,8 @@ fn process_exists(pid: Pid) -> bool {
 #[derive(Default)]
 pub struct Links {
     links: Vec<Link>,
+    /// Descriptors that were opened while the links were made, by this or other threads.
+    opened: Vec<RawFd>,
     /// Owners of the BPF objects whose programs are attached. libbpf keeps the data of USDT probes in the object, so the
     /// object must not be closed before.
     objects: Vec<Arc<dyn Send + Sync>>,
@@ -282,14 +304,15 @@ impl fmt::Debug for Links {
 
 impl Drop for Links {
     fn drop(&mut self) {
-        detach::detach(std::mem::take(&mut self.links), std::mem::take(&mut self.objects));
+        let Self { links, opened, objects } = self;
+        detach::detach((take(links), take(opened), take(objects)));
     }
 }
 
 impl Links {
     /// An empty set for attachments of the programs of one BPF object. Dropping `object` closes it.
     pub(crate) fn of_object(object: Arc<dyn Send + Sync>) -> Self {
-        Self { links: Vec::new(), objects: vec![object] }
+        Self { links: Vec::new(), opened: Vec::new(), objects: vec![object] }
     }
 
     /// Adds an attachment.
@@ -297,9 +320,24 @@ impl Links {
         self.links.push(link);
     }
 
+    /// Makes attachments with a function that adds them, and notes their descriptors, which libbpf hides.
+    ///
+    /// # Errors
+    /// Returns the error of `make`.
+    pub(super) fn note_descriptors(
+        &mut self,
+        make: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let before: HashSet<_> = detach::descriptors().collect();
+        let made = make(self);
+        self.opened.extend(detach::descriptors().filter(|fd| !before.contains(fd)));
+        made
+    }
+
     /// Adds the attachments of another set.
     pub fn extend(&mut self, mut other: Self) {
         self.links.append(&mut other.links);
+        self.opened.append(&mut other.opened);
         self.objects.append(&mut other.objects);
     }
 }

@@ -208,19 +208,22 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
         cookie: u64,
     ) -> Result<Links> {
         let mut links = Links::of_object(self.owner.clone());
-        for plan in plans {
-            let program = self.named(plan.program)?;
-            match (attach(&program, binary, &plan.site, scope, cookie), plan.optional) {
-                (Ok(link), _) => links.push(link),
-                (Err(Error::Permission { .. }), Some(loss)) => {
-                    log::warn!("{loss}, because CAP_SYS_ADMIN is missing; run as root");
+        links.note_descriptors(|links| {
+            for plan in plans {
+                let program = self.named(plan.program)?;
+                match (attach(&program, binary, &plan.site, scope, cookie), plan.optional) {
+                    (Ok(link), _) => links.push(link),
+                    (Err(Error::Permission { .. }), Some(loss)) => {
+                        log::warn!("{loss}, because CAP_SYS_ADMIN is missing; run as root");
+                    }
+                    (Err(error), _) => return Err(error),
                 }
-                (Err(error), _) => return Err(error),
+                // Events arrive from the first attachment on, so the ring buffer is emptied after every
+                // attachment.
+                self.stream.drain_ring()?;
             }
-            // Events arrive from the first attachment on, so the ring buffer is emptied after every
-            // attachment.
-            self.stream.drain_ring()?;
-        }
+            Ok(())
+        })?;
         Ok(links)
     }
 

@@ -19,7 +19,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{
     Error, Pid, Result,
-    bpf::session::Attach,
+    bpf::{session::Attach, start_keeper},
     hotspot::HotSpot,
     jvms::{
         finder::{Finder, MinAge},
@@ -234,6 +234,7 @@ impl Registry {
         // The process from which readers are forked is started here and not in the new thread, so that the
         // caller gets the error if the start fails.
         reader::start_readers().map_err(|e| Error::io("start a reader process", e))?;
+        start_keeper().map_err(|e| Error::io("start the process that detaches probes", e))?;
         let shared = Arc::new(Shared {
             options,
             command,

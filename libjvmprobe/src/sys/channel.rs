@@ -26,7 +26,7 @@ use rustix::{
 /// default socket buffer of Linux, which has 208 KiB.
 pub(crate) const MAX_MESSAGE: usize = 64 << 10;
 /// Maximum number of descriptors in a message.
-pub(crate) const MAX_FILES: usize = 4;
+pub(crate) const MAX_FILES: usize = 16;
 
 /// Descriptors that came with a message.
 pub(crate) type Files = [Option<OwnedFd>; MAX_FILES];

@@ -128,6 +128,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     set_target_memory(options.limits);
     // Started while this process has little memory that the child processes would share.
     start_readers().context("cannot start a reader process")?;
+    bpf::start_keeper().context("cannot start the process that detaches probes")?;
     // Cached now, so that a message about an invalid setting comes first.
     host_attributes();
     let net = Net::start().context("cannot start a thread")?;
