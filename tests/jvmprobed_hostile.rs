@@ -132,7 +132,7 @@ fn check_daemon_under_attack(windows: u32) {
 #[test]
 fn a_flood_of_mappings_beside_two_thousand_processes_costs_a_neighbour_nothing() {
     run_alone();
-    let group = match Cgroup::new("daemon", limits_of_unit()) {
+    let group = match Cgroup::new("daemon", Limits::of_unit()) {
         Ok(group) => group,
         Err(error) => {
             println!("NOT TESTED: no control group: {error}");

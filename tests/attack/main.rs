@@ -143,8 +143,9 @@ fn observe(
     let [families, late_families] =
         pids.map(|pid| pid.map(|pid| families_of(&metrics, pid)).unwrap_or_default());
     let ended = attackers.iter_mut().filter_map(Attacker::ended).collect();
-    let recorded =
-        daemon.stop(load.pid(), || attackers.iter().for_each(|attacker| attacker.group().kill_processes()));
+    let recorded = daemon.stop(load.pid(), || {
+        attackers.iter().for_each(|attacker| attacker.group().kill_processes())
+    });
     Outcome { recorded, used, families, late_families, metrics, ended }
 }
 

@@ -225,7 +225,7 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         let until = Instant::now() + Duration::from_secs(10);
         loop {
-            self.kill();
+            self.kill_processes();
             self.folders.retain(|folder| {
                 let inside_out = with_subfolders(folder).into_iter().rev();
                 !inside_out.fold(false, |_, dir| fs::remove_dir(dir).is_ok())

@@ -300,7 +300,7 @@ fn serve(socket: OwnedFd) -> ! {
             }
             Ok(0)
         } else {
-            [&mut copies, &mut detached, &mut probes].map(Set::close);
+            [&mut copies, &mut detached, &mut probes].into_iter().for_each(Set::close);
             Ok(0)
         };
         let (error, number) = match result {
@@ -312,7 +312,7 @@ fn serve(socket: OwnedFd) -> ! {
             break;
         }
     }
-    [&mut copies, &mut detached, &mut probes].map(Set::close);
+    [&mut copies, &mut detached, &mut probes].into_iter().for_each(Set::close);
     forked::exit();
 }
 

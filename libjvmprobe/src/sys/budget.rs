@@ -8,7 +8,7 @@
 //! # The rule
 //! 1. All tenants together hold at most `max` bytes.
 //! 2. A tenant may take at most half of what the other tenants leave free, so that a tenant that starts later gets
-//!    memory at once.
+//!    memory at once; or an equal share, if that much is free.
 //! 3. A tenant whose request was rejected counts as short of memory for [`SHORT_TIME`]. In that time, max-min fairness
 //!    determines each tenant's share from what the tenants hold and lack, and [`Share::excess`] tells those above their
 //!    share how much to drop.
@@ -106,9 +106,11 @@ impl Pool {
     }
 
     fn reserve(&mut self, tenant: &Arc<str>, bytes: usize, now: Instant) -> bool {
+        let tenants = self.tenants.len() + 1;
         let account = self.tenants.entry(Arc::clone(tenant)).or_default();
         let left_by_others = self.max.saturating_sub(self.held - account.held);
-        let is_granted = account.held.saturating_add(bytes) <= left_by_others / 2;
+        let wanted = account.held.saturating_add(bytes);
+        let is_granted = wanted <= (left_by_others / 2).max(left_by_others.min(self.max / tenants));
         if is_granted {
             account.held += bytes;
             // A smaller grant does not satisfy the tenant's need.
@@ -229,12 +231,12 @@ mod tests {
     }
 
     #[test]
-    fn tenant_holds_at_most_half_of_what_others_leave_free() {
+    fn tenant_holds_half_of_what_others_leave_free_or_an_equal_share() {
         let budget = Budget::of(1000);
         let mut of_a: Vec<_> = (0..200).map(|_| reservation(&budget, "a")).collect();
         assert_eq!(of_a.iter_mut().filter_map(|one| one.reserve(10).then_some(())).count(), 50);
         let mut of_b: Vec<_> = (0..200).map(|_| reservation(&budget, "b")).collect();
-        assert_eq!(of_b.iter_mut().filter_map(|one| one.reserve(10).then_some(())).count(), 25);
+        assert_eq!(of_b.iter_mut().filter_map(|one| one.reserve(10).then_some(())).count(), 33);
         assert!(!of_a[199].reserve(1));
         drop(of_b);
         assert!(!of_a[199].reserve(1) && reservation(&budget, "b").reserve(250));
