@@ -106,11 +106,13 @@ impl Pool {
     }
 
     fn reserve(&mut self, tenant: &Arc<str>, bytes: usize, now: Instant) -> bool {
-        let tenants = self.tenants.len() + 1;
+        // One share is left for a tenant that starts later.
+        let is_new = !self.tenants.contains_key(tenant);
+        let shares = self.tenants.len() + usize::from(is_new) + 1;
         let account = self.tenants.entry(Arc::clone(tenant)).or_default();
         let left_by_others = self.max.saturating_sub(self.held - account.held);
         let wanted = account.held.saturating_add(bytes);
-        let is_granted = wanted <= (left_by_others / 2).max(left_by_others.min(self.max / tenants));
+        let is_granted = wanted <= (left_by_others / 2).max(left_by_others.min(self.max / shares));
         if is_granted {
             account.held += bytes;
             // A smaller grant does not satisfy the tenant's need.
