@@ -155,7 +155,7 @@ impl Symbols<'_> {
     }
 
     /// Returns whether there are no symbols.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn is_empty(&self) -> bool {
         self.tables.iter().all(Table::is_empty)
     }
