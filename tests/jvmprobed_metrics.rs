@@ -124,6 +124,7 @@ fn filled_counters() -> SharedTotals {
     locked.add_recorded("cpu", 1234);
     locked.add_lost("ring-buffer", 5);
     locked.add_abandoned("GraalVM native image");
+    locked.last_reports = vec![("samples", 1_700_000_000_000_000_000)];
     locked.windows = 7;
     drop(locked);
     totals

@@ -109,6 +109,11 @@ fn observe(
     let group = Cgroup::new("neighbour", limits).unwrap();
     let mut load = neighbour(&group);
     let mut daemon = Daemon::start(ports);
+    // The daemon may find the neighbour some seconds after thousands of other processes.
+    let started = Instant::now();
+    while families_of(&daemon.metrics(), load.pid()).is_empty() && started.elapsed() < MAX_WAIT {
+        thread::sleep(Duration::from_millis(100));
+    }
     thread::sleep(ATTACH_TIME);
     // A window that is completed later contains data of the neighbour.
     let windows = completed_windows(&daemon.metrics());

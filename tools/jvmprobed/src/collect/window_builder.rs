@@ -6,6 +6,7 @@ use libjvmprobe::{
     bpf::clock::monotonic_ns,
     process::CpuTime,
     stack::profile::{Measure, Profile},
+    sys::limited,
     trace::pauses::record::Record,
 };
 
@@ -265,7 +266,7 @@ impl WindowBuilder {
         profile.limit_spans(MAX_SPANS);
         if profile.without_span > before {
             let dropped = profile.without_span - before;
-            self.totals.lock().add_limited("spans", &identity.tenant(), dropped);
+            limited::add("spans", &identity.tenant(), dropped);
         }
         match self.window_at(at_ns) {
             // A JVM without samples is part of the window, too.
@@ -331,7 +332,7 @@ impl WindowBuilder {
         let (tenant, totals) = (identity.tenant(), self.totals.clone());
         let mut totals = totals.lock();
         if let Record::Limited(limited) = &*record {
-            totals.add_limited("stops", &tenant, limited.count());
+            limited::add("stops", &tenant, limited.count());
         }
         let Some(data) = self.window_at(at_ns) else {
             totals.add_lost("pauses", is_event.into());
@@ -344,7 +345,7 @@ impl WindowBuilder {
             jvm_data.map_or_else(|| Arc::clone(&tenant), |jvm_data| jvm_data.identity.tenant())
         };
         for (pid, records) in dropped {
-            totals.add_limited("stops", &owner(pid), records);
+            limited::add("stops", &owner(pid), records);
         }
     }
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use libjvmprobe::sys::limited;
 
 use crate::{clock::unix_ns, metrics::SharedTotals, push::Push, store::Store, window::Window};
 
@@ -104,7 +105,7 @@ fn process_window(window: Window, store: &mut Store, push: &Push, totals: &Share
     locked.windows += 1;
     locked.store_counts = store.counts();
     for (tenant, lost) in store.take_limited() {
-        locked.add_limited("store", &tenant, lost);
+        limited::add("store", &tenant, lost);
     }
     locked.own.window_delay_ns = unix_ns().saturating_sub(end_ns);
     drop(locked);
