@@ -749,7 +749,9 @@ impl Worker {
         let has_failed_again = hotspot.is_err() && starting.hotspot.is_some();
         let rest = match (took > SLOW, has_failed_again) {
             (true, _) => took * PAUSE_FACTOR,
-            (false, true) => cost * PAUSE_FACTOR,
+            // A JVM that is starting up fails several times, which costs little.
+            (false, true) if cost > COSTLY => cost * PAUSE_FACTOR,
+            (false, true) => Duration::ZERO,
             (false, false) => Duration::ZERO,
         };
         starting.next_read = now + pause.max(rest);

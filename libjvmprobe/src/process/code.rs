@@ -271,6 +271,8 @@ impl RereadLimit {
     /// Minimum time between two re-reads, as a multiple of the time that a re-read takes. A process that has many
     /// mappings is read less often.
     const PAUSE_FACTOR: u32 = 10;
+    /// Time of a re-read that causes no longer pause, because an ordinary JVM maps its libraries one after another.
+    const QUICK: Duration = Duration::from_millis(20);
 
     pub(crate) fn new(max_interval: Duration) -> Self {
         Self { next: None, interval: Self::MIN_INTERVAL, max_interval }
@@ -287,7 +289,8 @@ impl RereadLimit {
             true => (self.interval * 2).min(self.max_interval),
             false => Self::MIN_INTERVAL,
         };
-        self.next = Some(now + self.interval.max(duration * Self::PAUSE_FACTOR));
+        let excess = duration.saturating_sub(Self::QUICK);
+        self.next = Some(now + self.interval.max(excess * Self::PAUSE_FACTOR));
     }
 }
 
