@@ -167,9 +167,8 @@ fn attach(pid: Pid, tid: u32) -> io::Result<bool> {
             return Ok(false);
         }
         // The kernel returns EPERM also for a thread that is exiting, and for one that is traced.
-        match thread_state(pid, tid) {
-            None | Some('Z' | 'X') => return Ok(false),
-            Some(_) => {}
+        if matches!(thread_state(pid, tid), None | Some('Z' | 'X')) {
+            return Ok(false);
         }
         match tracer_of(tid) {
             None => return Ok(false),

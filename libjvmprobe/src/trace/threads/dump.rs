@@ -327,7 +327,7 @@ impl Dumper {
         let mut threads: Vec<_> = threads
             .into_iter()
             .filter_map(|os| {
-                self.thread(pid, hotspot, os, &mut attempts, &sent, &mut stacks, &mut space)
+                self.thread(pid, hotspot, os, &mut attempts, &sent, (&mut stacks, &mut space))
             })
             .collect();
         drop(stacks);
@@ -367,8 +367,7 @@ impl Dumper {
         os: OsThread,
         attempts: &mut Attempts,
         sent: &HashMap<u64, RawStack>,
-        stacks: &mut Stacks,
-        space: &mut Reservation,
+        (stacks, space): (&mut Stacks, &mut Reservation),
     ) -> Option<Thread> {
         let java = attempts.java.remove(&os.namespace_tid);
         let mut thread = Thread::new(os, java);
