@@ -161,8 +161,7 @@ impl Traced {
 /// Attaches to a thread and interrupts it. Returns `false` if it has exited.
 fn attach(pid: Pid, tid: u32) -> io::Result<bool> {
     let begin = Instant::now();
-    loop {
-        let Err(error) = ptrace(SEIZE, tid, 0) else { break };
+    while let Err(error) = ptrace(SEIZE, tid, 0) {
         if error.raw_os_error() == Some(libc::ESRCH) {
             return Ok(false);
         }
