@@ -393,7 +393,7 @@ async fn reject_plain_http(mut stream: TcpStream) {
 #[derive(Debug)]
 enum Answers {
     Health(Arc<Health>),
-    Metrics { health: Arc<Health>, cache: Arc<Cache>, web: Arc<Web>, verifier: Verifier },
+    Metrics { health: Arc<Health>, cache: Arc<Cache>, web: Arc<Web>, verifier: Box<Verifier> },
 }
 
 impl Answers {
@@ -402,7 +402,7 @@ impl Answers {
     }
 
     fn metrics(totals: SharedTotals, health: Arc<Health>, web: Arc<Web>) -> Self {
-        Self::Metrics { health, cache: Cache::new(totals), web, verifier: Verifier::default() }
+        Self::Metrics { health, cache: Cache::new(totals), web, verifier: Box::default() }
     }
 
     fn web(&self) -> Option<&Web> {
