@@ -2,7 +2,7 @@
 //!
 //! To release an attachment, the kernel waits until no processor can be in its program any more, which takes
 //! about 50 ms for each attachment. If the thread that reads events waited for this, events would pile up. So
-//! a background thread releases the attachments, through the [keeper](super::keeper).
+//! a background thread releases the attachments, through the `keeper`.
 //!
 //! Before the process exits, it waits until no thread is making or releasing an attachment, and then releases the remaining
 //! ones, so that other processes do not see them after the exit.

@@ -2,7 +2,7 @@
 //!
 //! The links of [`probes`](super::probes) stay attached until they are dropped; then a background thread
 //! detaches them. Here, in contrast, detaching is synchronous, so that the caller knows when the probe is
-//! detached. The [keeper](super::keeper) holds the probe.
+//! detached. The `keeper` holds the probe.
 
 use std::{
     fs::{self, File},

@@ -80,7 +80,7 @@ struct Waiting {
 }
 
 /// Age below which new JVMs are not followed, in milliseconds; 0 normally. It applies to tenants that have started
-/// several JVMs in the last seconds and, from [`MIN_AGE_FOR_ALL`] on, to all tenants. Clones share it.
+/// several JVMs in the last seconds and, from `MIN_AGE_FOR_ALL` on, to all tenants. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct MinAge(Arc<AtomicU64>);
 

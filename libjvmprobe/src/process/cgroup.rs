@@ -2,7 +2,7 @@
 //!
 //! A process cannot choose its control group, but where a group is delegated to a user (`user@UID.service`, rootless
 //! podman, LXC), this user makes groups below it with names of its choice. So a path is read from the outside inwards, and
-//! names count up to the first folder that root does not own ([`Folders`]). Within this part, a pod or container counts more
+//! names count up to the first folder that root does not own (`Folders`). Within this part, a pod or container counts more
 //! than the service that contains it, and the outermost one counts.
 //!
 //! If the owner of a folder cannot be determined, because the cgroup file system of the host is not mounted here, the

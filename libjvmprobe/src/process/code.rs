@@ -366,7 +366,7 @@ impl CodeMaps {
 
     /// Reads the mappings of a process again. Mappings that have disappeared are kept, because earlier
     /// samples may contain their addresses, unless there are too many mappings or files. The time for opening files is
-    /// limited; [`is_incomplete`](Self::is_incomplete) returns whether the next call opens more.
+    /// limited; `is_incomplete` returns whether the next call opens more.
     ///
     /// # Errors
     /// Returns an error if the process has ended or is hidden; the known mappings stay.

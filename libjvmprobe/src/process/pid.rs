@@ -201,7 +201,7 @@ impl Process {
         self.is_abandoned.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether it has ended or was [abandoned](Self::abandon); never blocks.
+    /// Returns whether it has ended or was abandoned (`abandon`); never blocks.
     pub fn has_ended(&self) -> bool {
         if self.is_abandoned.load(Ordering::Relaxed) {
             return true;

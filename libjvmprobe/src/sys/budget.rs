@@ -9,11 +9,11 @@
 //! 1. All tenants together hold at most `max` bytes.
 //! 2. A tenant may take at most half of what the other tenants leave free, so that a tenant that starts later gets
 //!    memory at once; or an equal share, if that much is free.
-//! 3. A tenant whose request was rejected counts as short of memory for [`SHORT_TIME`]. In that time, max-min fairness
-//!    determines each tenant's share from what the tenants hold and lack, and [`Share::excess`] tells those above their
+//! 3. A tenant whose request was rejected counts as short of memory for `SHORT_TIME`. In that time, max-min fairness
+//!    determines each tenant's share from what the tenants hold and lack, and `Share::excess` tells those above their
 //!    share how much to drop.
 //!
-//! So data that lives as long as its target (unwind tables, mappings) needs an owner that calls [`Share::excess`]
+//! So data that lives as long as its target (unwind tables, mappings) needs an owner that calls `Share::excess`
 //! periodically. Data that is held during one operation only (symbol tables, a thread dump) does not.
 
 use std::{
