@@ -5,7 +5,7 @@
 //! limit, for example), the next daemon finds the marks. Several threads read at the same time, and a kill may have other
 //! causes, so one mark proves nothing. Therefore:
 //!
-//! 1. What was read at a kill becomes a *suspect* for [`MEMORY`]: it is still read, but only one suspect at a time.
+//! 1. What was read at a kill becomes a *suspect* for `MEMORY`: it is still read, but only one suspect at a time.
 //! 2. If the daemon is killed while it reads a suspect, the suspect is *blamed*, because it was the only suspect that was
 //!    being read. If it is the same process, it is skipped. After a third kill, other processes of the same tenant that
 //!    have the same file are skipped, too. A changed file is another file.

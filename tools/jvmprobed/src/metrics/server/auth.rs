@@ -5,9 +5,9 @@
 //! from a wrong one before it was checked, so requests wait for their turn instead of being refused:
 //!
 //! - Each client address checks one password at a time, in the order of its requests. After [`MAX_FAILURES`] wrong ones,
-//!   it checks one per [`PER_FAILURE`].
+//!   it checks one per `PER_FAILURE`.
 //! - Of the addresses with wrong passwords, one at a time competes with those without.
-//! - A request that has waited for [`MAX_WAIT`] is refused.
+//! - A request that has waited for `MAX_WAIT` is refused.
 //!
 //! The last `MAX_VERIFIED` verified credentials are remembered and never wait.
 
