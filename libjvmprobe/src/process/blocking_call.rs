@@ -1,23 +1,26 @@
 //! The system call in which a thread waits for input or output, and the file or connection that it waits for.
 //!
-//! Sources: proc(5), `/proc/PID/task/TID/syscall`, `/proc/PID/fd` and `/proc/PID/net/tcp`; poll(2). The numbers of system
-//! calls depend on the processor, and older processors have some calls that newer ones lack.
+//! Sources: proc(5), `/proc/PID/task/TID/syscall` and `/proc/PID/fd`; poll(2). The numbers of system calls depend on the
+//! processor, and older processors have some calls that newer ones lack.
 
 use std::{
     collections::HashMap,
     fmt::{self, Display},
     fs::read_link,
-    net::{IpAddr, SocketAddr},
     os::{fd::AsRawFd, unix::ffi::OsStrExt},
+    time::Instant,
 };
 
-use procfs::{net::TcpState, process::Process};
 use rustix::fs::{Mode, OFlags, getxattr, open};
 
 use crate::{
     Addr, Pid,
     names::clean,
-    process::{memory::Memory, pid::text_of},
+    process::{
+        memory::Memory,
+        pid::text_of,
+        sockets::{Search, Socket, Sockets, State, TCP, TCP6},
+    },
 };
 
 /// Operation of a thread on a file or a connection.
@@ -39,7 +42,8 @@ pub struct BlockingCall {
     /// The operation.
     pub operation: Operation,
     /// The address of a TCP connection's other end, or of the socket for [`Operation::Accept`]. For other files, the
-    /// path or the name that the kernel gives them, such as `pipe:[4711]`.
+    /// path or the name that the kernel gives them, such as `pipe:[4711]`. [`NOT_READ`] if the address of a TCP socket
+    /// was not read.
     pub file: String,
 }
 
@@ -55,13 +59,21 @@ impl Display for BlockingCall {
     }
 }
 
+/// Name of a TCP socket whose address was not read, because its network namespace has too many sockets.
+pub const NOT_READ: &str = "TCP socket (address not read)";
+
 /// Returns the call in which a thread waits; `None` if the thread does not wait for exactly one file, or if
 /// the data about the call cannot be read.
-pub(crate) fn blocking_call(pid: Pid, tid: u32, memory: &Memory) -> Option<BlockingCall> {
+pub(crate) fn blocking_call(
+    pid: Pid,
+    tid: u32,
+    memory: &Memory,
+    files: &mut Files,
+) -> Option<BlockingCall> {
     let (number, arguments) = current_call(pid, tid)?;
     let word = || memory.u64(Addr(arguments[0])).ok();
     let (operation, descriptor) = file_of_call(number, arguments, word)?;
-    Files::default().call(pid, operation, descriptor)
+    files.call(pid, operation, descriptor)
 }
 
 /// Returns the number of the system call in which a thread waits, and its first two arguments; `None` if the thread runs or
@@ -146,8 +158,9 @@ const MAX_CONNECTIONS: usize = 1 << 12;
 /// found only by reading the list of all connections.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
-    /// Established connections and listening sockets, by PID and inode.
-    connections: HashMap<(Pid, u64), (SocketAddr, SocketAddr, TcpState)>,
+    /// Connections and listening sockets, by PID and inode.
+    connections: HashMap<(Pid, u64), Socket>,
+    sockets: Sockets,
 }
 
 impl Files {
@@ -162,78 +175,62 @@ impl Files {
         let link = clean::name(&read_link(&path).ok()?.to_string_lossy()).into_owned();
         let inode =
             link.strip_prefix("socket:[").and_then(|text| text.strip_suffix(']')?.parse().ok());
-        let connection = inode.and_then(|inode| self.connection(pid, inode, &path));
-        let Some((local, remote, state)) = connection else {
-            return Some(BlockingCall { operation, file: link });
+        let search = inode.map_or(Search::Absent, |inode| self.connection(pid, inode, &path));
+        let socket = match search {
+            Search::Found(socket) => socket,
+            Search::Absent => return Some(BlockingCall { operation, file: link }),
+            Search::NotRead => return Some(BlockingCall { operation, file: NOT_READ.into() }),
         };
-        let (operation, address) = match state {
-            TcpState::Listen => (Operation::Accept, local),
-            TcpState::SynSent => (Operation::Connect, remote),
-            _ => (operation, remote),
+        let (operation, address) = match socket.state {
+            State::Listening => (Operation::Accept, socket.local),
+            State::Connecting => (Operation::Connect, socket.remote),
+            State::Connected => (operation, socket.remote),
         };
         Some(BlockingCall { operation, file: address.to_string() })
     }
 
-    fn connection(
-        &mut self,
-        pid: Pid,
-        inode: u64,
-        path: &str,
-    ) -> Option<(SocketAddr, SocketAddr, TcpState)> {
-        if let Some(found) = self.connections.get(&(pid, inode)) {
-            return Some(found.clone());
+    /// Releases lists of connections that are out of date.
+    pub(crate) fn release_old(&mut self) {
+        self.sockets.release_old(Instant::now());
+    }
+
+    fn connection(&mut self, pid: Pid, inode: u64, path: &str) -> Search {
+        if let Some(&found) = self.connections.get(&(pid, inode)) {
+            return Search::Found(found);
         }
         // Otherwise, each wait for a socket of another kind would read the list of all connections.
-        if !is_tcp(path) {
-            return None;
+        let search = self.sockets.find(pid, inode, lists_of(path));
+        if let Search::Found(socket) = search
+            && socket.state != State::Connecting
+        {
+            if self.connections.len() >= MAX_CONNECTIONS {
+                self.connections.clear();
+            }
+            self.connections.insert((pid, inode), socket);
         }
-        let found = tcp_socket(pid, inode)?;
-        if self.connections.len() >= MAX_CONNECTIONS {
-            self.connections.clear();
-        }
-        if matches!(found.2, TcpState::Established | TcpState::Listen) {
-            self.connections.insert((pid, inode), found.clone());
-        }
-        Some(found)
+        search
     }
 }
 
-/// Returns whether `path` in /proc leads to a TCP socket. Source: `sockfs_xattr_get` in the kernel's net/socket.c. If the
-/// kernel does not return the protocol, returns `true`.
-fn is_tcp(path: &str) -> bool {
+/// Returns the lists that may contain the socket to which `path` in /proc leads: none if it is not a TCP socket. Source:
+/// `sockfs_xattr_get` in the kernel's net/socket.c. If the kernel does not return the protocol, returns all lists.
+fn lists_of(path: &str) -> &'static [&'static str] {
     let Ok(socket) = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
-        return false;
+        return &[];
     };
     let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
     // The descriptor may refer to another file by now, and the file system of that file may never answer.
     if !read_link(&path).is_ok_and(|link| link.as_os_str().as_bytes().starts_with(b"socket:[")) {
-        return false;
+        return &[];
     }
     let mut name = [0; 32];
+    // The names are TCP, TCPv6, MPTCP and MPTCPv6, and end with a null byte.
     match getxattr(&path, "system.sockprotoname", &mut name) {
-        // The names are TCP, TCPv6, MPTCP and MPTCPv6.
-        Ok(len) => name[..len].windows(3).any(|part| part == b"TCP"),
-        Err(_) => true,
+        Ok(len) if name[..len].starts_with(b"TCPv6") => &[TCP6],
+        Ok(len) if name[..len].starts_with(b"TCP") => &[TCP],
+        Ok(len) if !name[..len].windows(3).any(|part| part == b"TCP") => &[],
+        _ => &[TCP, TCP6],
     }
-}
-
-/// Returns the local address, the remote address and the state of a TCP socket in the network namespace of a
-/// process.
-fn tcp_socket(pid: Pid, inode: u64) -> Option<(SocketAddr, SocketAddr, TcpState)> {
-    let process = Process::new(i32::try_from(pid.0).ok()?).ok()?;
-    let tables = [process.tcp(), process.tcp6()];
-    let entry = tables.into_iter().flatten().flatten().find(|entry| entry.inode == inode)?;
-    Some((plain(entry.local_address), plain(entry.remote_address), entry.state))
-}
-
-/// Converts an IPv4 address that is mapped to IPv6 into its usual form. Java uses mapped addresses by
-/// default.
-fn plain(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V6(ip) => ip.to_canonical(),
-        ip @ IpAddr::V4(_) => ip,
-    };
-    SocketAddr::new(ip, address.port())
 }
 
 #[cfg(test)]
@@ -282,7 +279,9 @@ mod tests {
         loop {
             let threads = crate::process::os_threads::os_threads(pid).unwrap();
             let thread = threads.iter().find(|thread| thread.name == name);
-            if let Some(call) = thread.and_then(|thread| blocking_call(pid, thread.tid, &memory)) {
+            let files = &mut Files::default();
+            let call = thread.and_then(|thread| blocking_call(pid, thread.tid, &memory, files));
+            if let Some(call) = call {
                 return call;
             }
             thread::yield_now();
@@ -323,13 +322,13 @@ mod tests {
 
     #[test]
     fn only_tcp_sockets_are_searched_in_the_list_of_connections() {
-        let is_tcp =
-            |socket: &dyn AsRawFd| is_tcp(&format!("/proc/self/fd/{}", socket.as_raw_fd()));
+        let lists =
+            |socket: &dyn AsRawFd| lists_of(&format!("/proc/self/fd/{}", socket.as_raw_fd()));
         let address = "127.0.0.1:0";
-        assert!(is_tcp(&TcpListener::bind(address).unwrap()));
-        assert!(!is_tcp(&UdpSocket::bind(address).unwrap()));
-        assert!(!is_tcp(&UnixStream::pair().unwrap().0));
-        assert!(!is_tcp(&std::fs::File::open("/dev/null").unwrap()));
+        assert!(lists(&TcpListener::bind(address).unwrap()).contains(&TCP));
+        assert_eq!(lists(&UdpSocket::bind(address).unwrap()), [""; 0]);
+        assert_eq!(lists(&UnixStream::pair().unwrap().0), [""; 0]);
+        assert_eq!(lists(&std::fs::File::open("/dev/null").unwrap()), [""; 0]);
     }
 
     proptest! {

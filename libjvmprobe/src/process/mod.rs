@@ -23,6 +23,7 @@
 //! | [`root`] | the only access to its file system |
 //! | [`identity`] | acting as its user |
 //! | `scan` | all JVMs of the machine |
+//! | `sockets` | addresses of TCP sockets |
 //! | `thread_variables` | thread-local variables that its files export |
 
 pub mod blocking_call;
@@ -48,6 +49,7 @@ pub mod resources;
 pub mod root;
 pub(crate) mod scan;
 pub mod service;
+mod sockets;
 pub(crate) mod thread_variables;
 
 pub use file_id::FileId;

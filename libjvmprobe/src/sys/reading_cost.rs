@@ -37,11 +37,12 @@ fn with<T>(act: impl FnOnce(&mut Costs) -> T) -> T {
 }
 
 /// For each tenant, the time at which it will have paid for all reads: [`PAUSE_FACTOR`] times their durations.
+/// Code that must not delay other reads of the tenant has its own.
 #[derive(Debug, Default)]
-struct Costs(HashMap<Arc<str>, Instant>);
+pub(crate) struct Costs(HashMap<Arc<str>, Instant>);
 
 impl Costs {
-    fn charge(&mut self, tenant: &Arc<str>, took: Duration, now: Instant) {
+    pub(crate) fn charge(&mut self, tenant: &Arc<str>, took: Duration, now: Instant) {
         if self.0.len() >= MAX_TENANTS && !self.0.contains_key(tenant) {
             self.0.retain(|_, paid| *paid > now);
             if self.0.len() >= MAX_TENANTS {
@@ -54,7 +55,7 @@ impl Costs {
         *paid = (*paid).max(now) + took * PAUSE_FACTOR;
     }
 
-    fn wait_until(&self, tenant: &str, now: Instant) -> Option<Instant> {
+    pub(crate) fn wait_until(&self, tenant: &str, now: Instant) -> Option<Instant> {
         let until = self.0.get(tenant)?.checked_sub(ALLOWANCE * PAUSE_FACTOR)?;
         (until > now).then_some(until)
     }

@@ -26,7 +26,7 @@ use crate::{
         walking::JvmLayout,
     },
     process::{
-        blocking_call::{BlockingCall, blocking_call},
+        blocking_call::{self, BlockingCall, blocking_call},
         memory::Memory,
         os_threads::{OsThread, os_threads},
         reader::within,
@@ -348,8 +348,9 @@ impl Dumper {
         let is_owner = |thread: &&mut Thread| {
             thread.java.as_ref().is_some_and(|java| owners.contains(&java.address))
         };
+        let mut open_files = blocking_call::Files::default();
         for owner in threads.iter_mut().filter(is_owner) {
-            owner.call = blocking_call(pid, owner.os.tid, &memory);
+            owner.call = blocking_call(pid, owner.os.tid, &memory, &mut open_files);
         }
         Ok(dump)
     }

@@ -613,6 +613,7 @@ impl<S: Sink> Tool for Tracer<S> {
 
     fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         self.namers.release_unused(self.session.walker());
+        self.open_files.release_old();
         self.take_events(jvms, Duration::ZERO)?;
         let stacks: usize = jvms.values().map(|followed| followed.jvm.stacks.len()).sum();
         if stacks + self.kernel_stacks.len() > MAX_STACKS {
