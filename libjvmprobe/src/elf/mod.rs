@@ -43,6 +43,7 @@ pub use file::{ElfFile, Segments};
 pub(crate) use functions::Functions;
 pub(crate) use lookups::Lookups;
 pub(crate) use relocations::Relocations;
+pub(crate) use separate_debug_file::{SymbolFile, is_out_of_memory};
 pub(crate) use stapsdt::Probes;
 pub use symbols::Symbols;
 pub(crate) use tls::TlsAccess;

@@ -153,7 +153,8 @@ impl ElfFile {
         let named = named().get().and_then(|files| files.iter().find(is_its));
         named
             .and_then(|named| named.file.try_clone().ok())
-            .or_else(|| checked(&id, self.share(), File::open(path(&id)?)))
+            // No target controls this file, so a lack of memory of one tenant must not hide it from others.
+            .or_else(|| checked(&id, &Share::default(), File::open(path(&id)?)))
     }
 
     /// Returns this file with the symbols that the user has named or that a debug package of this machine has, if there are any.
@@ -214,7 +215,7 @@ impl ElfFile {
 }
 
 /// Returns whether a tenant's share of memory did not suffice, so that a later attempt may succeed.
-fn is_out_of_memory(error: &Error) -> bool {
+pub(crate) fn is_out_of_memory(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if source.kind() == io::ErrorKind::OutOfMemory)
 }
 
@@ -225,6 +226,13 @@ pub(crate) struct SymbolFile {
     reserved: Reservation,
     /// Whether the tenant's share of memory did not suffice.
     is_refused: bool,
+}
+
+impl SymbolFile {
+    /// Returns the file, and its memory, which must be held while the file is open.
+    pub(crate) fn into_parts(self) -> (File, Reservation) {
+        (self.file, self.reserved)
+    }
 }
 
 impl From<File> for SymbolFile {

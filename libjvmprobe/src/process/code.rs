@@ -23,7 +23,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{
     Addr, FileOffset, Pid, Result,
-    elf::ElfFile,
+    elf::{ElfFile, SymbolFile, is_out_of_memory},
     process::{FileId, Process, cgroup, libjvm, maps, memory::Memory, root::Root},
     sys::{
         Idle,
@@ -61,15 +61,28 @@ impl CodeFile {
         Self { file, symbols: None, _place: Reservation::default() }
     }
 
-    /// Makes a code file with symbols only from sources that no target controls.
+    /// Makes a code file of a core file, with symbols only from sources that no target controls.
     pub(super) fn with_installed_symbols(file: File) -> Self {
-        Self::in_place(file, Reservation::default())
+        let symbols = file.try_clone().ok().and_then(|file| {
+            let elf = ElfFile::open(file).ok().filter(|elf| !elf.has_symbols())?;
+            elf.installed_symbols()
+        });
+        Self { file, symbols, _place: Reservation::default() }
     }
 
-    fn in_place(file: File, place: Reservation) -> Self {
-        let elf = file.try_clone().ok().and_then(|file| ElfFile::open(file).ok());
-        let symbols = elf.filter(|elf| !elf.has_symbols()).and_then(|elf| elf.installed_symbols());
-        Self { file, symbols, _place: place }
+    /// Makes a code file at the expense of the tenant whose place it takes.
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`] of the kind `OutOfMemory` if the tenant's share does not suffice. Other tenants that map the
+    /// file would lack its symbols, too, if it were opened without them.
+    fn in_place(file: File, place: Reservation) -> Result<Self> {
+        let copy = file.try_clone().map_err(|e| crate::Error::io("reopen a mapped file", e))?;
+        let symbols = match ElfFile::open_for(copy, &memory_of(&place)) {
+            Ok(elf) if !elf.has_symbols() => elf.installed_symbols(),
+            Err(error) if is_out_of_memory(&error) => return Err(error),
+            Ok(_) | Err(_) => None,
+        };
+        Ok(Self { file, symbols, _place: place })
     }
 
     /// Returns the same file with the debug file in the root of process `pid`, and that debug file's identity. `None`
@@ -78,7 +91,7 @@ impl CodeFile {
         if self.symbols.is_some() {
             return None;
         }
-        let elf = ElfFile::open(self.reopen().ok()?).ok()?;
+        let elf = ElfFile::open_for(self.reopen().ok()?, &memory_of(&place)).ok()?;
         if elf.has_symbols() || elf.has_packed_symbols() {
             return None;
         }
@@ -90,14 +103,16 @@ impl CodeFile {
     }
 
     /// Returns another file with the symbols, if this file has no symbol table: a separate file of the same
-    /// build, or a new file with the symbols that this file contains in compressed form.
-    pub(crate) fn separate_symbols(&self) -> Option<File> {
-        let found = self.symbols.as_ref().and_then(|file| file.try_clone().ok());
-        found.or_else(|| {
-            let elf = ElfFile::open(self.reopen().ok()?).ok()?;
-            let unpacked = if elf.has_symbols() { None } else { elf.unpacked().ok()? };
-            unpacked.and_then(|file| file.try_clone().ok())
-        })
+    /// build, or a new file with the symbols that this file contains in compressed form. `elf` is this file.
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`] of the kind `OutOfMemory` if the tenant's share of memory is used up.
+    pub(crate) fn separate_symbols(&self, elf: &ElfFile) -> Result<Option<SymbolFile>> {
+        match self.symbols.as_ref().and_then(|file| file.try_clone().ok()) {
+            Some(file) => Ok(Some(file.into())),
+            None if elf.has_symbols() => Ok(None),
+            None => elf.unpacked(),
+        }
     }
 
     /// Fills `to` with the bytes at an offset, as a mapping of the file has them: with zeros from the end of the file
@@ -125,6 +140,11 @@ impl CodeFile {
     pub fn reopen(&self) -> Result<File> {
         self.file.try_clone().map_err(|e| crate::Error::io("reopen a mapped file", e))
     }
+}
+
+/// Returns the share of memory of the tenant that holds a place for an open file.
+fn memory_of(place: &Reservation) -> Share {
+    Budget::of_process().share(place.tenant())
 }
 
 impl AsRawFd for CodeFile {
@@ -602,8 +622,11 @@ impl Opened {
                 copy_of_memory(&memory, Addr(map.address.0)..Addr(map.address.1))
             }),
         };
-        if opened.as_ref().is_err_and(ran_out) {
-            return Opening::Later;
+        let opened = opened.and_then(|file| self.share(file, map, place));
+        match &opened {
+            Err(error) if ran_out(error) => return Opening::Later,
+            Err(error) if is_out_of_memory(error) => return Opening::Refused,
+            Ok(_) | Err(_) => {}
         }
         if self.files.len() >= self.next_sweep.max(MANY_FILES) {
             // Failed attempts are removed, too, because their inode numbers may belong to other files by now.
@@ -613,7 +636,7 @@ impl Opened {
             self.next_sweep = 2 * self.files.len();
         }
         let file = match opened {
-            Ok(file) => Some(self.share(file, map, place)),
+            Ok(file) => Some(file),
             Err(error) => {
                 let name = module_name(&map.pathname);
                 log::debug!(
@@ -628,14 +651,14 @@ impl Opened {
 
     /// Returns the cached file that is the same as `file` below an overlay. If there is none, returns a new
     /// [`CodeFile`] for `file`.
-    fn share(&mut self, file: File, map: &MemoryMap, place: Reservation) -> Arc<CodeFile> {
+    fn share(&mut self, file: File, map: &MemoryMap, place: Reservation) -> Result<Arc<CodeFile>> {
         let id = FileId::of(&file, Some((libjvm::device(map.dev), map.inode))).ok();
         if let Some(known) = id.and_then(|id| self.by_id.get(&id)?.upgrade()) {
-            return known;
+            return Ok(known);
         }
-        let file = Arc::new(CodeFile::in_place(file, place));
+        let file = Arc::new(CodeFile::in_place(file, place)?);
         self.by_id.extend(id.map(|id| (id, Arc::downgrade(&file))));
-        file
+        Ok(file)
     }
 
     fn close_unused(&mut self, now: Instant) {

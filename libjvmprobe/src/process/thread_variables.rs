@@ -19,6 +19,10 @@ use crate::{
         code::{CodeFile, CodeMaps},
         memory::Memory,
     },
+    sys::{
+        budget::{Budget, Reservation, Share},
+        limited,
+    },
 };
 
 /// Maximum number of a module with thread-local variables.
@@ -108,12 +112,13 @@ impl ThreadVariables {
     pub(crate) fn find(&mut self, pid: Pid, maps: &CodeMaps, budget: &mut SearchBudget) -> Search {
         self.files.retain(|_, (file, _)| file.strong_count() > 0);
         let names = self.names;
+        let share = Budget::of_process().share(maps.tenant());
         let mut candidates: Vec<(usize, TlsAccess, u64)> = Vec::new();
         for mapping in maps.iter() {
             let Some(file) = &mapping.file else { continue };
             let (_, exporter) = match self.files.entry(Arc::as_ptr(file) as usize) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => match exporter(file, names, budget) {
+                Entry::Vacant(new) => match exporter(file, names, budget, &share) {
                     Some(exporter) => new.insert((Arc::downgrade(file), exporter)),
                     None => continue,
                 },
@@ -144,17 +149,25 @@ fn is_musl(module: &str) -> bool {
     module == "libc.so" || module.starts_with("ld-musl-") || module.starts_with("libc.musl-")
 }
 
-/// Returns the variable that a file exports, if any. Returns `None` if the budget does not suffice to read the file.
+/// Returns the variable that a file exports, if any. Returns `None` if the budget or the tenant's share of memory does not
+/// suffice to read the file.
 fn exporter(
     file: &CodeFile,
     names: &[&str],
     budget: &mut SearchBudget,
+    share: &Share,
 ) -> Option<Option<Exporter>> {
     budget.spend(FILE)?;
     let Some(elf) = file.reopen().ok().and_then(|file| ElfFile::open(file).ok()) else {
         return Some(None);
     };
-    budget.spend(elf.thread_local_tables())?;
+    let tables = elf.thread_local_tables();
+    budget.spend(tables)?;
+    let mut reserved = Reservation::within(share);
+    if !usize::try_from(tables).is_ok_and(|size| reserved.reserve(size)) {
+        limited::add("files", share.tenant(), 1);
+        return None;
+    }
     let found = elf.exported_thread_local(names);
     Some(found.map(|(which, access)| Exporter { which, access, segments: elf.into_segments() }))
 }
@@ -242,6 +255,17 @@ mod tests {
         let expected = ThreadVariable::Dynamic { module: 3, offset: 16, is_musl: true };
         assert_eq!(at(heap), Some(expected));
         assert_eq!((at(0), at((-24_i64).cast_unsigned())), (None, None));
+    }
+
+    #[test]
+    fn file_is_searched_again_if_memory_does_not_suffice() {
+        let file = CodeFile::new(std::fs::File::open("/proc/self/exe").unwrap());
+        let search = |bytes| {
+            let share = Budget::of(bytes).share(&"a".into());
+            exporter(&file, &["no_such_variable"], &mut SearchBudget::default(), &share)
+        };
+        assert!(search(0).is_none());
+        assert!(search(1 << 30).is_some_and(|exporter| exporter.is_none()));
     }
 
     #[test]

@@ -21,9 +21,11 @@ use std::{
 };
 
 use crate::{
-    FileOffset, Pid,
+    FileOffset, Pid, Result,
     bpf::walker::Walker,
-    elf::{ElfFile, Functions, NATIVE_IMAGE_HEAP, Segments, separate_debug_file::DebugLink},
+    elf::{
+        ElfFile, Functions, Segments, SymbolFile, is_out_of_memory, separate_debug_file::DebugLink,
+    },
     native_image::Image,
     process::{
         Process, cgroup,
@@ -35,8 +37,8 @@ use crate::{
         symbolizer::{Bundle, DebugFiles, Symbolizer},
     },
     sys::{
-        budget::{Budget, Reservation},
-        limited,
+        budget::{Budget, Reservation, Share},
+        limited, reading_cost, thread_cpu_time,
     },
 };
 
@@ -159,8 +161,12 @@ struct Reader {
     bundle: Option<Bundle>,
     /// Code information of a native image, if the file is one.
     image: Option<(Image, Segments)>,
-    /// Memory of the image.
-    _memory: Reservation,
+    /// Memory of symbols that the file contains in compressed form.
+    unpacked: Reservation,
+    /// Tenant for which the file was read, and who pays for it.
+    tenant: Arc<str>,
+    /// Whether the tenant's share of memory did not suffice for all data of the file.
+    is_short: bool,
     /// Start addresses of functions; a function without a name is shown by its start.
     functions: Option<Functions>,
     /// Number of the lookup that used it last.
@@ -168,19 +174,54 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(key: u64, file: &Arc<CodeFile>, symbols: &Symbols) -> Self {
-        let reads_debug_info = symbols.reads_debug_info;
-        let own = file.reopen().ok().and_then(|file| ElfFile::open(file).ok());
-        let bundle = own.as_ref().and_then(|elf| {
-            let companions =
-                companions(file, elf, reads_debug_info && is_writable_only_by_root(elf.file()));
-            Some(Bundle::new(key, file.reopen().ok()?, companions))
+    fn new(key: u64, file: &Arc<CodeFile>, symbols: &Symbols, share: &Share) -> Self {
+        let mut reader = Self {
+            file: Arc::downgrade(file),
+            bundle: None,
+            image: None,
+            unpacked: Reservation::default(),
+            tenant: Arc::clone(&symbols.tenant),
+            is_short: false,
+            functions: None,
+            last_use: 0,
+        };
+        let elf = match file.reopen().and_then(|file| ElfFile::open_for(file, share)) {
+            Ok(elf) => elf,
+            Err(error) => {
+                reader.is_short = is_out_of_memory(&error);
+                return reader;
+            }
+        };
+        let separate_symbols = file.separate_symbols(&elf).unwrap_or_else(|error| {
+            reader.is_short |= is_out_of_memory(&error);
+            None
         });
-        let functions = own.as_ref().and_then(Functions::read);
-        let mut memory = Reservation::within(&Budget::of_process().share(&symbols.tenant));
-        let image = own.and_then(|elf| image(elf, &mut memory, &symbols.tenant));
-        let file = Arc::downgrade(file);
-        Self { file, bundle, image, _memory: memory, functions, last_use: 0 }
+        let (separate_symbols, unpacked) = separate_symbols.map(SymbolFile::into_parts).unzip();
+        reader.unpacked = unpacked.unwrap_or_default();
+        let reads_debug_info = symbols.reads_debug_info && is_writable_only_by_root(elf.file());
+        let companions = companions(file, &elf, separate_symbols, reads_debug_info);
+        reader.bundle = file.reopen().ok().map(|file| Bundle::new(key, file, companions));
+        reader.functions = Functions::read(&elf);
+        reader.image = image(elf).unwrap_or_else(|error| {
+            if is_out_of_memory(&error) {
+                limited::add("images", &symbols.tenant, 1);
+                reader.is_short = true;
+            }
+            None
+        });
+        reader
+    }
+
+    /// Drops its data, which is read again at a later lookup. Returns the bundle, which the child may have.
+    fn drop_data(&mut self) -> Option<Bundle> {
+        (self.image, self.is_short) = (None, true);
+        self.unpacked.release();
+        self.bundle.take()
+    }
+
+    /// Returns the memory that is reserved for it, in bytes.
+    fn size(&self) -> usize {
+        self.unpacked.bytes() + self.image_size()
     }
 
     /// Returns the size of its native image's heap in bytes.
@@ -204,21 +245,18 @@ impl Reader {
     }
 }
 
-/// Reads the code information of a native image. If that fails or takes more memory than the tenant's share, its symbols
-/// are used.
-fn image(elf: ElfFile, memory: &mut Reservation, tenant: &Arc<str>) -> Option<(Image, Segments)> {
-    let size = usize::try_from(elf.section(NATIVE_IMAGE_HEAP)?.size()).ok()?;
-    if !memory.reserve(size) {
-        limited::add("images", tenant, 1);
-        return None;
-    }
-    let image = Image::read(&elf).ok()??;
-    Some((image, elf.into_segments()))
+/// Reads the code information of a native image; `None` if the file is not one. If it cannot be read, its symbols are used.
+fn image(elf: ElfFile) -> Result<Option<(Image, Segments)>> {
+    Ok(Image::read(&elf)?.map(|image| (image, elf.into_segments())))
 }
 
-/// Finds the separate files with symbols and debug information of a file.
-fn companions(file: &CodeFile, elf: &ElfFile, reads_debug_info: bool) -> DebugFiles {
-    let separate_symbols = file.separate_symbols();
+/// Adds the separate files with debug information of a file to the one with its symbols.
+fn companions(
+    file: &CodeFile,
+    elf: &ElfFile,
+    separate_symbols: Option<File>,
+    reads_debug_info: bool,
+) -> DebugFiles {
     if !reads_debug_info {
         return DebugFiles { separate_symbols, ..DebugFiles::default() };
     }
@@ -266,9 +304,19 @@ impl Readers {
     fn find(&mut self, file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> FunctionsAt {
         let key = symbols.key(file);
         self.lookups += 1;
+        // Another tenant's share may suffice.
+        let is_short = self.readers.get(&key).is_some_and(|reader| reader.is_short);
+        if is_short && reading_cost::wait_until(&symbols.tenant).is_none() {
+            self.remove(key);
+        }
         if !self.readers.contains_key(&key) {
             self.last_key += 1;
-            let reader = Reader::new(self.last_key, file, &symbols);
+            let share = Budget::of_process().share(&symbols.tenant);
+            let begin = thread_cpu_time();
+            let reader = Reader::new(self.last_key, file, &symbols, &share);
+            if is_short || reader.is_short {
+                reading_cost::charge(&symbols.tenant, thread_cpu_time().saturating_sub(begin));
+            }
             self.readers.insert(key, reader);
             self.limit_images(key, MAX_IMAGES);
         }
@@ -287,7 +335,8 @@ impl Readers {
         FunctionsAt { symbols: Vec::new(), start }
     }
 
-    /// Drops the symbols of files without users.
+    /// Drops the symbols of files without users, and those of tenants that hold more memory than their shares while others
+    /// are short of it.
     fn release_unused(&mut self) {
         let is_gone = |reader: &Reader| reader.file.strong_count() == 0;
         for (key, gone) in self.readers.extract_if(|_, reader| is_gone(reader)) {
@@ -296,7 +345,24 @@ impl Readers {
                 self.symbolizer.close(bundle.key());
             }
         }
+        // Each drop reduces the tenant's excess, so the next one is decided after it.
+        for reader in self.readers.values_mut().filter(|reader| reader.size() > 0) {
+            if Budget::of_process().share(&reader.tenant).excess() > 0 {
+                limited::add("files", &reader.tenant, 1);
+                if let Some(bundle) = reader.drop_data() {
+                    self.symbolizer.close(bundle.key());
+                }
+            }
+        }
         self.symbolizer.stop_if_idle();
+    }
+
+    /// Removes a file, whose functions are looked up again at the next lookup.
+    fn remove(&mut self, key: FileKey) {
+        known().remove(key);
+        if let Some(bundle) = self.readers.remove(&key).and_then(|reader| reader.bundle) {
+            self.symbolizer.close(bundle.key());
+        }
     }
 
     /// Drops native images other than `newest`, the least recently used ones first, until the heaps of all have at most
@@ -308,12 +374,8 @@ impl Readers {
             let others = others.filter(|(key, reader)| **key != newest && reader.image.is_some());
             let oldest = others.min_by_key(|(_, reader)| reader.last_use).map(|(&key, _)| key);
             let Some(key) = oldest else { break };
-            let Some(dropped) = self.readers.remove(&key) else { break };
-            size -= dropped.image_size();
-            known().remove(key);
-            if let Some(bundle) = dropped.bundle {
-                self.symbolizer.close(bundle.key());
-            }
+            size -= self.readers.get(&key).map_or(0, Reader::image_size);
+            self.remove(key);
         }
     }
 }
@@ -411,7 +473,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::native_image::testing::FakeImage;
+    use crate::{elf::NATIVE_IMAGE_HEAP, native_image::testing::FakeImage};
 
     fn untrusted() -> Symbols {
         Symbols { reads_debug_info: false, tenant: "a".into() }
@@ -455,9 +517,10 @@ mod tests {
     fn child_gets_only_files_that_the_parent_can_parse() {
         let file = Arc::new(CodeFile::new(File::open("/proc/self/status").unwrap()));
         let trusted = Symbols { reads_debug_info: true, ..untrusted() };
-        assert!(Reader::new(1, &file, &trusted).bundle.is_none());
+        let share = Share::default();
+        assert!(Reader::new(1, &file, &trusted, &share).bundle.is_none());
         let own = Arc::new(CodeFile::new(File::open("/proc/self/exe").unwrap()));
-        assert!(Reader::new(1, &own, &trusted).bundle.is_some());
+        assert!(Reader::new(1, &own, &trusted, &share).bundle.is_some());
     }
 
     /// The test makes the link with `objcopy --add-gnu-debuglink`.
@@ -479,7 +542,7 @@ mod tests {
         let find = |reads_debug_info: bool| {
             let file = CodeFile::new(File::open(&path).unwrap());
             let elf = library.elf();
-            companions(&file, &elf, reads_debug_info && is_writable_only_by_root(elf.file()))
+            companions(&file, &elf, None, reads_debug_info && is_writable_only_by_root(elf.file()))
         };
         let set_mode = |path: &Path, mode: u32| {
             std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
@@ -506,12 +569,41 @@ mod tests {
     fn image_larger_than_the_share_of_its_tenant_is_not_read() {
         let library = crate::elf::testing::Library::build(&FakeImage::new().assembly(), &[]);
         let size = library.elf().section(NATIVE_IMAGE_HEAP).unwrap().size() as usize;
-        let tenant = "a".into();
+        let file = Arc::new(CodeFile::new(File::open(library.path()).unwrap()));
         let read = |max| {
-            let mut memory = Reservation::within(&Budget::of(max).share(&tenant));
-            (image(library.elf(), &mut memory, &tenant).is_some(), memory.bytes())
+            let budget = Budget::of(max);
+            let reader = Reader::new(1, &file, &untrusted(), &budget.share(&"a".into()));
+            assert_eq!(budget.held(), reader.size());
+            (reader.image.is_some(), reader.is_short)
         };
-        assert_eq!(read(2 * size), (true, size));
-        assert_eq!(read(2 * size - 2), (false, 0));
+        // The headers, and the tables that are read while the image is located, are released.
+        assert_eq!(read(2 * size + (1 << 20)), (true, false));
+        assert_eq!(read(2 * size - 2), (false, true));
+    }
+
+    #[test]
+    fn unpacked_symbols_stay_reserved_while_they_are_open() {
+        let library = crate::elf::testing::Library::build(".text\nhidden: nop", &[]);
+        let (path, symbols) = (library.path(), library.dir().join("symbols"));
+        std::fs::copy(&path, &symbols).unwrap();
+        let run = |program: &str, args: &[&std::ffi::OsStr]| {
+            assert!(Command::new(program).args(args).status().unwrap().success(), "{program}");
+        };
+        run("xz", &[symbols.as_ref()]);
+        let mut section = std::ffi::OsString::from(".gnu_debugdata=");
+        section.push(library.dir().join("symbols.xz"));
+        let args = ["--strip-all".as_ref(), "--add-section".as_ref(), &*section, path.as_ref()];
+        run("objcopy", &args);
+        let file = Arc::new(CodeFile::new(File::open(path).unwrap()));
+        let budget = Budget::of(128 << 20);
+        let share = budget.share(&"a".into());
+        let mut reader = Reader::new(1, &file, &untrusted(), &share);
+        assert!(!reader.is_short && reader.unpacked.bytes() > 0);
+        assert_eq!(budget.held(), reader.unpacked.bytes());
+        assert!(reader.drop_data().is_some() && reader.is_short);
+        assert_eq!(budget.held(), 0);
+        // Without memory, the file is read again later, for a tenant that has some.
+        let share = Budget::of(1 << 20).share(&"a".into());
+        assert!(Reader::new(1, &file, &untrusted(), &share).is_short);
     }
 }

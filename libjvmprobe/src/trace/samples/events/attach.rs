@@ -1,6 +1,10 @@
 //! Attaches to events: to those of the kernel once, to those in files for each process.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{Arc, Weak},
+};
 
 use libbpf_rs::{KprobeOpts, Link};
 
@@ -12,11 +16,12 @@ use crate::{
         probes::{Binary, Plan, Site, exported},
         tracefs::Tracepoints,
     },
-    elf::ElfFile,
+    elf::{ElfFile, is_out_of_memory},
     process::{
         LibJvm,
         code::{CodeFile, CodeMaps},
     },
+    sys::budget::Budget,
     trace::samples::session::Session,
 };
 
@@ -131,100 +136,175 @@ pub(crate) struct Found {
     _file: Option<Arc<CodeFile>>,
 }
 
-/// Finds an event in the files of a process. Returns `None` for events of the kernel, and for Java events if the
-/// process is not a JVM.
+/// Files of a process that were searched for events, by the address of the [`CodeFile`]. The weak reference holds the
+/// allocation, so that no other file gets its address while the entry exists.
+#[derive(Debug, Default)]
+pub(crate) struct SearchedFiles(HashMap<usize, Weak<CodeFile>>);
+
+/// Finds events in the files of a process. Each file is opened once for all events, and not again with the same
+/// `searched`. Returns `None` for events of the kernel, and for Java events if the process is not a JVM.
 ///
 /// # Errors
-/// [`Error::NoProbes`], [`Error::Unknown`].
+/// For each event that is not found, [`Error::NoProbes`] or [`Error::Unknown`].
 pub(crate) fn find(
-    event: &EventSpec,
+    events: &[&EventSpec],
     libjvm: Option<&LibJvm>,
     maps: &CodeMaps,
-) -> Result<Option<Found>> {
-    let in_libjvm = |libjvm: &LibJvm, plans| {
-        Some(Found { binary: libjvm.into(), plans, is_libjvm: true, _file: None })
-    };
-    match &event.what {
-        EventKind::Java(java) => match libjvm {
-            Some(libjvm) => Ok(in_libjvm(libjvm, java.plan(libjvm, &libjvm.elf()?)?)),
-            None => Ok(None),
-        },
-        EventKind::Usdt { provider, name } => {
-            let has = |elf: &ElfFile| elf.stapsdt()?.has(provider, name);
-            let site =
-                || Site::Usdt { provider: provider.clone().into(), name: name.clone().into() };
-            if let Some(libjvm) = libjvm
-                && has(&libjvm.elf()?)?
-            {
-                return Ok(in_libjvm(libjvm, vec![plan("any_usdt", site())]));
-            }
-            let found = in_files(maps, |_, elf| Ok(has(elf)?.then(site)))?;
-            found.map(|found| Some(found.attached_by("any_usdt"))).ok_or_else(|| Error::Unknown {
-                what: format!("USDT probe {provider}:{name} in a file that the process has mapped"),
-                near: Vec::new(),
-            })
+    searched: &mut SearchedFiles,
+) -> Vec<Result<Option<Found>>> {
+    let mut searches: Vec<_> = events.iter().map(|event| Search::new(event, libjvm)).collect();
+    searched.0.retain(|_, file| file.strong_count() > 0);
+    let share = Budget::of_process().share(maps.tenant());
+    for mapping in maps.iter() {
+        let Some(file) = &mapping.file else { continue };
+        let key = Arc::as_ptr(file) as usize;
+        let is_open = |search: &&mut Search<'_>| search.result.is_none();
+        if searched.0.contains_key(&key) || searches.iter().all(|search| search.result.is_some()) {
+            continue;
         }
-        EventKind::Uprobe { library, symbol } => {
-            let mut seen = false;
-            let found = in_files(maps, |module, elf| {
-                if !module.starts_with(library.as_str()) {
-                    return Ok(None);
-                }
-                seen = true;
+        let is_complete = match file.reopen().and_then(|file| ElfFile::open_for(file, &share)) {
+            Ok(elf) => {
+                let open = searches.iter_mut().filter(is_open);
+                // Every event is searched for, even if memory does not suffice for one.
+                open.fold(true, |all, search| search.file(&mapping.module, file, &elf) && all)
+            }
+            // Mapped files that are not ELF files have no events.
+            Err(error) => matches!(error, Error::Elf { .. }),
+        };
+        if is_complete {
+            searched.0.insert(key, Arc::downgrade(file));
+        }
+    }
+    searches.into_iter().map(Search::end).collect()
+}
+
+/// Search for one event.
+struct Search<'a> {
+    what: &'a EventKind,
+    /// Whether a file that may have the event is mapped.
+    seen: bool,
+    result: Option<Result<Option<Found>>>,
+}
+
+impl<'a> Search<'a> {
+    /// Searches libjvm.so, if the process has one.
+    fn new(event: &'a EventSpec, libjvm: Option<&LibJvm>) -> Self {
+        let result = in_libjvm(&event.what, libjvm).transpose();
+        Self { what: &event.what, seen: false, result }
+    }
+
+    /// Searches a mapped file. Returns `false` if the tenant's share of memory does not suffice; then the search goes on.
+    fn file(&mut self, module: &str, file: &Arc<CodeFile>, elf: &ElfFile) -> bool {
+        match self.site(module, elf) {
+            Ok(None) => {}
+            Ok(Some(site)) => {
+                let (file, module) = (Arc::clone(file), PathBuf::from(module));
+                self.result = Some(Ok(Some(Found {
+                    binary: Binary { path: file.path(), target_path: module },
+                    plans: vec![plan(self.program(), site)],
+                    is_libjvm: false,
+                    _file: Some(file),
+                })));
+            }
+            Err(error) if is_out_of_memory(&error) => return false,
+            Err(error) => self.result = Some(Err(error)),
+        }
+        true
+    }
+
+    fn program(&self) -> &'static str {
+        if matches!(self.what, EventKind::Usdt { .. }) { "any_usdt" } else { "any_uprobe" }
+    }
+
+    /// Returns the event's site in a mapped file.
+    fn site(&mut self, module: &str, elf: &ElfFile) -> Result<Option<Site>> {
+        match self.what {
+            EventKind::Usdt { provider, name } => usdt(elf, provider, name),
+            EventKind::Uprobe { library, symbol } if module.starts_with(library.as_str()) => {
+                self.seen = true;
                 if let Some(site) = exported(elf, symbol)? {
                     return Ok(Some(site));
                 }
                 let private = elf.symbols()?.find(symbol);
                 let offset = private.and_then(|symbol| elf.vaddr_to_offset(symbol.value));
                 Ok(offset.map(|offset| Site::Function { symbol: symbol.clone(), offset }))
-            })?;
-            let what = match seen {
-                true => format!("function {symbol} in {library}"),
-                false => format!("file {library}* that the process has mapped"),
-            };
-            let missing = || Error::Unknown { what, near: Vec::new() };
-            found.map(|found| Some(found.attached_by("any_uprobe"))).ok_or_else(missing)
+            }
+            _ => Ok(None),
         }
-        _ => Ok(None),
     }
+
+    fn end(self) -> Result<Option<Found>> {
+        self.result.unwrap_or_else(|| {
+            let what = match self.what {
+                EventKind::Usdt { provider, name } => {
+                    format!("USDT probe {provider}:{name} in a file that the process has mapped")
+                }
+                EventKind::Uprobe { library, symbol } if self.seen => {
+                    format!("function {symbol} in {library}")
+                }
+                EventKind::Uprobe { library, .. } => {
+                    format!("file {library}* that the process has mapped")
+                }
+                _ => return Ok(None),
+            };
+            Err(Error::Unknown { what, near: Vec::new() })
+        })
+    }
+}
+
+/// Searches for an event in libjvm.so alone. Returns `None` if it may be in other files, and `Some(None)` if it has no
+/// place in a file of this process.
+fn in_libjvm(what: &EventKind, libjvm: Option<&LibJvm>) -> Result<Option<Option<Found>>> {
+    let found = |libjvm: &LibJvm, plans| {
+        Some(Found { binary: libjvm.into(), plans, is_libjvm: true, _file: None })
+    };
+    Ok(match (what, libjvm) {
+        (EventKind::Java(java), Some(libjvm)) => {
+            Some(found(libjvm, java.plan(libjvm, &libjvm.elf()?)?))
+        }
+        (EventKind::Usdt { provider, name }, Some(libjvm)) => {
+            let site = usdt(&libjvm.elf()?, provider, name)?;
+            site.map(|site| found(libjvm, vec![plan("any_usdt", site)]))
+        }
+        (EventKind::Usdt { .. } | EventKind::Uprobe { .. }, _) => None,
+        _ => Some(None),
+    })
+}
+
+fn usdt(elf: &ElfFile, provider: &str, name: &str) -> Result<Option<Site>> {
+    let site = || Site::Usdt { provider: provider.to_owned().into(), name: name.to_owned().into() };
+    Ok(elf.stapsdt()?.has(provider, name)?.then(site))
 }
 
 fn plan(program: &'static str, site: Site) -> Plan {
     Plan { program, site, optional: None }
 }
 
-/// A site in a mapped file.
-struct EventSite {
-    site: Site,
-    file: Arc<CodeFile>,
-    module: String,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Pid, process::code::FileCache};
 
-impl EventSite {
-    fn attached_by(self, program: &'static str) -> Found {
-        Found {
-            binary: Binary { path: self.file.path(), target_path: PathBuf::from(self.module) },
-            plans: vec![plan(program, self.site)],
-            is_libjvm: false,
-            _file: Some(self.file),
-        }
+    #[test]
+    fn a_file_is_searched_once_for_all_events() {
+        let mut maps = CodeMaps::default();
+        maps.refresh(Pid(std::process::id()), &FileCache::default()).unwrap();
+        let event = |symbol: &str| EventSpec {
+            name: symbol.into(),
+            what: EventKind::Uprobe { library: "libc.so".into(), symbol: symbol.into() },
+            rate: None,
+        };
+        let (missing, present) = (event("no_such_function"), event("getpid"));
+        let mut searched = SearchedFiles::default();
+        let mut search = |events: &[&EventSpec]| {
+            let found = find(events, None, &maps, &mut searched).into_iter();
+            let found: Vec<_> =
+                found.map(|found| found.is_ok_and(|found| found.is_some())).collect();
+            (found, searched.0.len())
+        };
+        let (found, files) = search(&[&missing, &present]);
+        assert!(found == [false, true] && files > 0);
+        // The files that were searched are not opened again.
+        assert_eq!(search(&[&present]), (vec![false], files));
     }
-}
-
-/// Returns the first site that `find_site` finds in the mapped files. `find_site` gets the name and the ELF structure
-/// of each file.
-fn in_files(
-    maps: &CodeMaps,
-    mut find_site: impl FnMut(&str, &ElfFile) -> Result<Option<Site>>,
-) -> Result<Option<EventSite>> {
-    for mapping in maps.iter() {
-        let Some(file) = &mapping.file else { continue };
-        // Mapped files that are not ELF files have no events.
-        let Ok(elf) = file.reopen().and_then(ElfFile::open) else { continue };
-        if let Some(site) = find_site(&mapping.module, &elf)? {
-            let (file, module) = (file.clone(), mapping.module.to_string());
-            return Ok(Some(EventSite { site, file, module }));
-        }
-    }
-    Ok(None)
 }

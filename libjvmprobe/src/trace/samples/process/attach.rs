@@ -82,8 +82,8 @@ impl Traced {
     }
 
     /// Attaches to the events that are located in the process's files. The first call searches for all events. A later
-    /// call does nothing unless the mappings have changed since the last search; it then searches again for the events
-    /// that could not be attached, except Java events. Events in libjvm.so are attached through `shared`, as in
+    /// call does nothing unless the mappings have changed since the last search; it then searches the new files for the
+    /// events that could not be attached, except Java events. Events in libjvm.so are attached through `shared`, as in
     /// [`follow`](Self::follow), except functions that only the symbols from the root of the process show: they are
     /// attached to in this process only. The first call returns the events that could not be attached, with the errors; later calls return none.
     pub(crate) fn attach_events(
@@ -104,9 +104,11 @@ impl Traced {
             ProcessKind::Future(process) | ProcessKind::Other(process) => (process.pid, None),
         };
         let mut failed = Vec::new();
-        for number in wanted {
+        let of_wanted: Vec<_> = wanted.iter().map(|&number| &events[number]).collect();
+        let found = find(&of_wanted, libjvm, &self.maps, &mut self.searched_files);
+        for (number, found) in wanted.into_iter().zip(found) {
             let cookie = number as u64;
-            let found = find(&events[number], libjvm, &self.maps).and_then(|found| {
+            let found = found.and_then(|found| {
                 let Some(found) = found else { return Ok(None) };
                 let mut plans = found.plans;
                 if let (Some(shared), Some(libjvm), true) = (&mut shared, libjvm, found.is_libjvm) {

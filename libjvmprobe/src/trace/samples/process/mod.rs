@@ -42,7 +42,7 @@ use crate::{
     trace::samples::{
         Options, StackWalk, SymbolSource,
         event::CodeEvent,
-        events::labels::Labels,
+        events::{attach::SearchedFiles, labels::Labels},
         session::{self, SampleKey, Session},
         symbols::{get, read_from, version_unknown},
     },
@@ -86,6 +86,7 @@ pub(crate) struct Traced {
     /// Indexes of the events that were not found yet, and the version of the mappings that was searched last.
     missing: Vec<usize>,
     searched: Option<u64>,
+    searched_files: SearchedFiles,
     /// Search for the variable by which the process publishes trace contexts.
     span_search: SpanSearch,
     /// Texts of the labels that samples carry beside their stacks.
@@ -193,6 +194,7 @@ impl Traced {
             links: Links::default(),
             missing: Vec::new(),
             searched: None,
+            searched_files: SearchedFiles::default(),
             span_search: SpanSearch::default(),
             labels: Labels::default(),
             stage: Stage::Ready,
