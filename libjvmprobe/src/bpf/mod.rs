@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`preflight`] | checks of capabilities and kernel features |
 //! | [`probes`] | attachments to USDT probes and functions, in one process or in all |
+//! | `foreign_breakpoints` | breakpoints that other tracers have left in JVMs |
 //! | `detach` | detaching in a background thread |
 //! | `inodes` | the inode to which the kernel attaches the probes of a file |
 //! | `keeper` | a child process that detaches, so that the death of this process interrupts nothing |
@@ -30,6 +31,7 @@
 pub mod clock;
 pub mod cost;
 mod detach;
+pub(crate) mod foreign_breakpoints;
 pub(crate) mod inodes;
 mod keeper;
 pub mod kernel_types;

@@ -126,6 +126,11 @@ impl ElfFile {
 }
 
 impl Probes {
+    /// Returns all locations of all probes.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Probe> {
+        self.0.iter()
+    }
+
     /// Returns all locations of a probe.
     pub fn find<'a>(&'a self, provider: &'a str, name: &'a str) -> impl Iterator<Item = &'a Probe> {
         self.0.iter().filter(move |p| p.provider == provider && p.name == name)

@@ -19,7 +19,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{
     Error, Pid, Result,
-    bpf::{session::Attach, start_keeper},
+    bpf::{foreign_breakpoints::ForeignBreakpoints, session::Attach, start_keeper},
     hotspot::HotSpot,
     jvms::{
         finder::{Finder, MinAge},
@@ -506,11 +506,15 @@ struct Worker {
     reading_time: HashMap<Arc<str>, Duration>,
     next_sweep: Instant,
     sweeps: u32,
+    /// Search for breakpoints of other tracers; only in a daemon.
+    breakpoints: Option<ForeignBreakpoints>,
 }
 
 impl Worker {
     fn new(shared: Arc<Shared>) -> Self {
+        let is_daemon = shared.options.pace == Pace::Calm;
         Self {
+            breakpoints: is_daemon.then(ForeignBreakpoints::new).flatten(),
             shared,
             finder: None,
             starting: Vec::new(),
@@ -687,6 +691,10 @@ impl Worker {
             }
             let target = starting.open()?;
             let _mark = target.libjvm.mark_reading(&target.process)?;
+            // The tracers attach to a file only after one of its JVMs was published.
+            if let (Some(breakpoints), None) = (&mut self.breakpoints, starting.first_published) {
+                breakpoints.search(&target);
+            }
             let hotspot = starting.read(&target);
             Ok(Some((target, hotspot)))
         });
