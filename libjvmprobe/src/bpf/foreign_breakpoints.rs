@@ -64,7 +64,7 @@ impl ForeignBreakpoints {
         match count(target) {
             Ok(0) => {}
             Ok(count) => log::warn!(
-                "{path} of process {pid} contains {count} breakpoints of another tracer; if that tracer was killed, \
+                "{path} of process {pid} contains breakpoints of another tracer ({count}); if that tracer was killed, \
                  they slow the JVM down until it ends"
             ),
             Err(error) => {
