@@ -166,7 +166,10 @@ pub(crate) fn find(
             Ok(elf) => {
                 let open = searches.iter_mut().filter(is_open);
                 // Every event is searched for, even if memory does not suffice for one.
-                open.fold(true, |all, search| search.file(&mapping.module, file, &elf) && all)
+                open.map(|search| search.file(&mapping.module, file, &elf))
+                    .filter(|done| !done)
+                    .count()
+                    == 0
             }
             // Mapped files that are not ELF files have no events.
             Err(error) => matches!(error, Error::Elf { .. }),
