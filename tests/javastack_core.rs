@@ -5,7 +5,7 @@ use std::{
     fs::{self, File, OpenOptions, Permissions},
     mem,
     os::unix::{
-        fs::{FileExt, PermissionsExt},
+        fs::{FileExt, PermissionsExt, chown},
         process::CommandExt,
     },
     path::{Path, PathBuf},
@@ -343,6 +343,27 @@ fn replace_in_notes(core: &Core, from: &str, to: &str) {
         (replaced, at) = (replaced + 1, at + found + from.len());
     }
     assert!(replaced > 0, "no {from} in the notes");
+}
+
+/// Root reads a core file of another user as this user.
+#[test]
+fn core_file_makes_root_read_only_what_its_owner_may_read() {
+    run_beside_others();
+    // All users can read this JDK.
+    let runtime = named("debian-17");
+    let core = crashed(runtime, "", Signal::ABORT);
+    let copy = core.folder.path().join("libjvm.so");
+    fs::copy(runtime.libjvm(), &copy).unwrap();
+    let only_owner = Permissions::from_mode(0o600);
+    fs::set_permissions(&copy, only_owner.clone()).unwrap();
+    let copied = ["--exe", copy.to_str().unwrap()];
+    check("root", &core, &copied);
+    fs::set_permissions(&core.path, only_owner).unwrap();
+    // No account has this user ID.
+    chown(&core.path, Some(3_999_999), Some(3_999_999)).unwrap();
+    check("another user", &core, &[]);
+    let output = tool::run("javastack", &[&["--core", core.path()][..], &copied].concat());
+    assert_refused(&output, 1, &["--exe: cannot open ", "Permission denied"]);
 }
 
 /// The core file contains paths that do not exist on this machine, as if the JVM had run on another machine.

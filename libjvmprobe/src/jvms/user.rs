@@ -1,9 +1,12 @@
-//! The user that a command runs as: `--user`.
+//! The user that a command runs as (`--user`), and the owner of a file.
 //!
 //! Reads accounts with `getent` and `id`, which also know users of directory services (LDAP, systemd).
 
 use std::{
-    env, io,
+    env,
+    fs::File,
+    io,
+    os::unix::fs::MetadataExt,
     process::{Command, Stdio},
 };
 
@@ -16,6 +19,9 @@ use rustix::{
 };
 
 use crate::{Error, Result};
+
+/// Group of a user without an account: that of `nobody`.
+const NO_GROUP: u32 = 65534;
 
 /// User ID, group IDs and environment of a user, as a login would set them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +78,35 @@ impl User {
         command.envs(self.environment.iter().map(|(variable, value)| (variable, value)));
     }
 
+    /// Switches to the owner of a file irrevocably, if this process runs as root and the file is another user's. The groups
+    /// are those of the owner's account, because the file may have a group that the owner is not a member of.
+    ///
+    /// User IDs belong to threads, and new threads inherit them. So call this before starting threads.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the owner cannot be read, or if the kernel refuses the switch.
+    pub fn become_owner(file: &File) -> Result<()> {
+        let owner = file.metadata().map_err(|e| Error::io("read the owner of a file", e))?.uid();
+        if !geteuid().is_root() || owner == 0 {
+            return Ok(());
+        }
+        Self::of_uid(owner).switch_to().map_err(|e| Error::io(format!("act as user {owner}"), e))
+    }
+
+    /// Returns the user with this UID; without groups if it has no account.
+    fn of_uid(uid: u32) -> Self {
+        let name = uid.to_string();
+        let entry = output_of("getent", &["passwd", "--", &name]);
+        let user = entry.and_then(|e| Self::parse(&e, || output_of("id", &["-G", "--", &name])));
+        // A name can consist of digits, so the account may be another one.
+        user.filter(|user| user.uid.as_raw() == uid).unwrap_or_else(|| Self {
+            uid: Uid::from_raw(uid),
+            gid: Gid::from_raw(NO_GROUP),
+            groups: Vec::new(),
+            environment: Vec::new(),
+        })
+    }
+
     /// Switches to this user irrevocably. Runs between fork and exec, so it makes only system calls.
     pub(crate) fn switch_to(&self) -> io::Result<()> {
         // This fails on no supported kernel, so the result is ignored.
@@ -101,6 +136,15 @@ fn output_of(program: &str, args: &[&str]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn uid_without_account_gets_no_group() {
+        let uid = 4_000_000_123;
+        let user = User::of_uid(uid);
+        assert_eq!((user.uid.as_raw(), user.gid.as_raw()), (uid, NO_GROUP));
+        assert!(user.groups.is_empty());
+        assert_eq!(User::of_uid(0).uid, Uid::ROOT);
+    }
 
     #[test]
     fn passwd_line_parses_as_user() {

@@ -104,15 +104,13 @@ impl CoreMemory {
 }
 
 impl CoreFile {
-    /// Opens a core file. `exe` is the libjvm.so that the JVM ran, the folder of its JDK, or the `java` in that
+    /// Reads the core file `file`, which was opened at `path`. `exe` is the libjvm.so that the JVM ran, the folder of its JDK, or the `java` in that
     /// folder.
     ///
     /// # Errors
     /// [`Error::Core`].
-    pub(crate) fn open(path: &Path, exe: Option<&Path>) -> Result<Self> {
+    pub(crate) fn read(path: &Path, file: File, exe: Option<&Path>) -> Result<Self> {
         let wrong = |why: String| Error::Core { path: path.to_owned(), why };
-        let file =
-            open_regular(path).map_err(|e| wrong(format!("cannot open the core file: {e}")))?;
         let dump = Arc::new(CoreDump::open(file).map_err(wrong)?);
         let truncated = dump.is_truncated().then_some((dump.size, dump.complete_size));
         let mapping = libjvm(&dump).map_err(wrong)?;
@@ -331,7 +329,7 @@ fn code(dump: &CoreDump, memory: &Memory, files: &HashMap<PathBuf, Arc<CodeFile>
 
 /// Opens a regular file. Does not open any other file, because opening a device may have an effect, and opening a pipe
 /// waits for a writer.
-fn open_regular(path: &Path) -> io::Result<File> {
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     // O_PATH finds a file without opening it.
     let found = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
     match found.metadata()?.is_file() {

@@ -1,11 +1,16 @@
 //! Prints the dump of a core file's JVM.
+//!
+//! A core file names the files that are read with it, and its content decides what is read from them. So root becomes the
+//! owner of the core file before reading it, and a dump shows nothing that the owner cannot read. `--exe` is read as the
+//! owner, too, because paths of the core file are appended to it.
 
 use std::{path::Path, process::ExitCode};
 
 use anyhow::Result;
 use libjvmprobe::{
+    jvms::user::User,
     render::{output::Output, threads::report},
-    sys::privileges::{READ, keep_only},
+    sys::privileges::{Rights, keep_only},
     trace::threads::{CoreDumper, Dump},
 };
 use serde_json::json;
@@ -14,8 +19,10 @@ use crate::{args::Args, exit_code, json};
 
 /// Prints a dump of the JVM of the core file `core`.
 pub fn dump(args: &Args, core: &Path) -> Result<ExitCode> {
-    keep_only(READ);
-    let mut dumper = CoreDumper::open(core, args.exe.as_deref())?;
+    let file = CoreDumper::open(core)?;
+    User::become_owner(&file)?;
+    keep_only(Rights::empty());
+    let mut dumper = CoreDumper::read(core, file, args.exe.as_deref())?;
     let mut dump = dumper.dump()?;
     if args.locks {
         dump.search_synchronizers(dumper.hotspot());

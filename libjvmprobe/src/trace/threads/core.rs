@@ -4,6 +4,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs::File,
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -19,7 +20,10 @@ use crate::{
         virtual_threads::{ChunkFrame, MAX_VIRTUAL_THREADS},
         walking::JvmLayout,
     },
-    process::{core_file::CoreFile, os_threads::OsThread},
+    process::{
+        core_file::{CoreFile, open_regular},
+        os_threads::OsThread,
+    },
     stack::{namer::StackNamer, native::Files},
     sys::budget::Reservation,
     trace::{
@@ -53,14 +57,23 @@ pub struct CoreDumper {
 }
 
 impl CoreDumper {
-    /// Opens a core file, and reads the properties of its JVM. `exe` is the libjvm.so that the JVM ran, the folder of
+    /// Opens a core file. The caller then becomes the owner of the file, and passes the file to [`Self::read`].
+    ///
+    /// # Errors
+    /// [`Error::Core`] if it cannot be opened, or is not a regular file.
+    pub fn open(path: &Path) -> Result<File> {
+        let why = |e| format!("cannot open the core file: {e}");
+        open_regular(path).map_err(|e| Error::Core { path: path.to_owned(), why: why(e) })
+    }
+
+    /// Reads the properties of the JVM of the core file `file`, which was opened at `path`. `exe` is the libjvm.so that the JVM ran, the folder of
     /// its JDK, or the `java` in that folder; it is needed if the libjvm.so is not at its original path.
     ///
     /// # Errors
     /// [`Error::Core`] if it is not a core file of a supported JVM, if the libjvm.so is missing, or if the core file
     /// lacks the JVM's data.
-    pub fn open(path: &Path, exe: Option<&Path>) -> Result<Self> {
-        let core = CoreFile::open(path, exe)?;
+    pub fn read(path: &Path, file: File, exe: Option<&Path>) -> Result<Self> {
+        let core = CoreFile::read(path, file, exe)?;
         let fail = |error: &Error| incomplete(path, &core, error);
         let hotspot = HotSpot::of_core(&core).map_err(|e| fail(&e))?;
         if !hotspot.has_vm {
