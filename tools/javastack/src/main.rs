@@ -30,7 +30,7 @@ use libjvmprobe::{
     },
     stack::profile::Profile,
     sys::{
-        privileges::{ATTACH, KERNEL_SYMBOLS, MAPS, OUTPUT, READ, Rights, keep_only},
+        privileges::{KERNEL_SYMBOLS, MAPS, OUTPUT, PROBE, READ, Rights, keep_only},
         stop_on_signal,
     },
     trace::threads::{Changes, Dumper, MAX_THREADS, MAX_VIRTUAL_THREADS},
@@ -58,7 +58,7 @@ fn run(args: &Args) -> Result<ExitCode> {
         (!args.output.is_empty(), OUTPUT),
     ];
     let wanted = rights.into_iter().filter_map(|(is_wanted, right)| is_wanted.then_some(right));
-    keep_only(wanted.fold(MAPS | READ | ATTACH, Rights::union));
+    keep_only(wanted.fold(MAPS | READ | PROBE, Rights::union));
     let stop = stop_on_signal()?;
     let jvms =
         if args.common.all { tracing::now().0 } else { tracing::find(&args.common.pids()?)? };
