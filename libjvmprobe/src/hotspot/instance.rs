@@ -306,7 +306,16 @@ impl HotSpot {
     /// # Errors
     /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the JVM has exited.
     pub fn java_threads(&self) -> Result<Vec<JavaThread>> {
-        java_threads::read(&self.memory, &self.layout)
+        java_threads::read(&self.memory, &self.layout).map(java_threads::Found::counted)
+    }
+
+    /// Returns its Java threads like [`Self::java_threads`], but does not count those that are left out for lack of memory.
+    /// For further reads of the same dump.
+    ///
+    /// # Errors
+    /// The errors of [`Self::java_threads`].
+    pub(crate) fn java_threads_uncounted(&self) -> Result<Vec<JavaThread>> {
+        Ok(java_threads::read(&self.memory, &self.layout)?.threads)
     }
 
     /// Returns a reader of what the BPF side needs to read the objects that threads wait for.

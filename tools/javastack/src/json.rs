@@ -35,7 +35,7 @@ struct ThreadDump<'a> {
     runtime_version: &'a str,
     thread_containers: Containers<'a>,
     deadlocks: Vec<Vec<&'a str>>,
-    /// Number of platform threads that are not in the dump, because they would take too much memory.
+    /// Number of platform threads that are not in the dump, because of the maximum number or their memory.
     threads_left_out: u64,
     /// Why ownable synchronizers may be missing; `None` if none is, or if they are not listed.
     synchronizers_incomplete: Option<&'a str>,
@@ -54,7 +54,7 @@ pub fn dump<'a>(args: &'a DumpOptions, dump: &'a Dump) -> impl Serialize + 'a {
             time: (!args.no_time).then(|| Timestamp::now().to_string()),
             runtime_version: &dump.version,
             deadlocks: dump.deadlocks.iter().map(names).collect(),
-            threads_left_out: dump.left_out,
+            threads_left_out: dump.left_out.all(),
             synchronizers_incomplete: synchronizers.as_ref().and_then(|all| all.incomplete),
             thread_containers: Containers { args, dump, owners, synchronizers },
         },

@@ -59,6 +59,7 @@ use crate::{
     Addr, Result,
     hotspot::resolved::Layout,
     process::{memory::Memory, reader::within},
+    sys::limited,
 };
 
 /// Maximum time for all threads. Threads that could not be read by then have no name and no status.
@@ -206,11 +207,28 @@ pub enum Owner {
     Unknown,
 }
 
+/// The result of a read of the Java threads.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) threads: Vec<JavaThread>,
+    /// Number of threads that are left out for lack of memory.
+    left_out: u64,
+    tenant: Arc<str>,
+}
+
+impl Found {
+    /// Returns the threads, and counts those that are left out as lost detail.
+    pub(super) fn counted(self) -> Vec<JavaThread> {
+        limited::add("threads", &self.tenant, self.left_out);
+        self.threads
+    }
+}
+
 /// Returns the Java threads, in the order of the JVM's list. Threads that start or exit meanwhile may be missing.
 ///
 /// # Errors
 /// [`crate::Error::Layout`] naming the missing field, [`crate::Error::Memory`] if the JVM has exited.
-pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Vec<JavaThread>> {
+pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Found> {
     let until = Instant::now() + MAX_TIME;
     // After `until`, the list of threads is read once more.
     within(2 * MAX_TIME, || Reader::new(memory, layout)?.threads(until))

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Block, BlockKind, Facts, JavaSide, JavaState, JavaThread, MonitorWords, ReadThread,
+    Block, BlockKind, Facts, Found, JavaSide, JavaState, JavaThread, MonitorWords, ReadThread,
     StoredOwner, ThreadStatus, finished,
 };
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
     },
     names::clean,
     process::memory::Memory,
-    sys::{budget::Reservation, limited},
+    sys::budget::Reservation,
 };
 
 /// The first JDK whose threads and monitors refer to Java objects by handles.
@@ -191,7 +191,7 @@ impl Reader {
         })
     }
 
-    pub(super) fn threads(&mut self, until: Instant) -> Result<Vec<JavaThread>> {
+    pub(super) fn threads(&mut self, until: Instant) -> Result<Found> {
         let memory = self.memory.clone();
         let mut pages = Pages::scattered(&memory);
         let mut seen = HashSet::new();
@@ -204,7 +204,7 @@ impl Reader {
         while !addresses.is_empty() && !space.reserve(addresses.len() * THREAD_BYTES) {
             addresses.truncate(addresses.len() / 2);
         }
-        limited::add("threads", space.tenant(), (all - addresses.len()) as u64);
+        let left_out = (all - addresses.len()) as u64;
         let mut read = Vec::with_capacity(addresses.len());
         for some in addresses.chunks(AT_ONCE) {
             read.extend(self.some(&mut pages, some, until));
@@ -214,7 +214,9 @@ impl Reader {
         read.retain(|thread| still.contains(&thread.address));
         let has_new = still.len() > read.len();
         let owners = self.owners(&mut pages, &read, has_new, until);
-        Ok(read.into_iter().zip(owners).map(|(thread, owner)| finished(thread, owner)).collect())
+        let threads = read.into_iter().zip(owners);
+        let threads = threads.map(|(thread, owner)| finished(thread, owner)).collect();
+        Ok(Found { threads, left_out, tenant: Arc::clone(space.tenant()) })
     }
 
     /// Returns the names that the threads' Java objects hold, by thread ID in the JVM's PID namespace. Harmful characters

@@ -136,7 +136,7 @@ impl Jvm {
     }
 
     fn read(&self, major: u32) -> Vec<JavaThread> {
-        read(&own_memory(), &self.image.read().unwrap().of_jdk(major)).unwrap()
+        read(&own_memory(), &self.image.read().unwrap().of_jdk(major)).unwrap().threads
     }
 
     /// Returns the owner of the object that the first thread waits for.

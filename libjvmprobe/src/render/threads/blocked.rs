@@ -20,7 +20,11 @@ const MAX_OWNERS: usize = 8;
 
 /// The Java threads of a dump.
 #[derive(Debug)]
-pub struct Owners<'a>(HashMap<ThreadId, Holder<'a>>);
+pub struct Owners<'a> {
+    threads: HashMap<ThreadId, Holder<'a>>,
+    /// Whether the dump is complete, except for threads that started or exited meanwhile.
+    has_all: bool,
+}
 
 /// A Java thread.
 #[derive(Clone, Copy, Debug)]
@@ -59,12 +63,12 @@ impl<'a> Owners<'a> {
         let found = dump.virtual_threads.iter();
         let found =
             found.map(|thread| (ThreadId::Virtual(thread.java.number), Holder::Virtual(thread)));
-        Self(platform.chain(found).collect())
+        Self { threads: platform.chain(found).collect(), has_all: dump.left_out.all() == 0 }
     }
 
     /// Returns a thread.
     pub fn get(&self, id: ThreadId) -> Option<Holder<'a>> {
-        self.0.get(&id).copied()
+        self.threads.get(&id).copied()
     }
 
     fn platform(&self, address: Addr) -> Option<&'a Thread> {
@@ -86,7 +90,10 @@ impl<'a> Owners<'a> {
             // The list of the JVM's threads is read after that of the operating system, so a new thread can be only
             // in the first.
             Owner::Thread(address) => self.platform(*address).map_or_else(
-                || "a thread that started or exited during the dump".into(),
+                || match self.has_all {
+                    true => "a thread that started or exited during the dump".into(),
+                    false => "a thread that is not in the dump".into(),
+                },
                 |thread| format!("\"{}\"", thread.name()),
             ),
         }
@@ -199,4 +206,17 @@ pub fn lines(dump: &Dump, owners: &Owners<'_>) -> Vec<String> {
         format!("{} {verb} for {}", count(waiting, "thread"), owners.holder(on))
     };
     locks.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owner_without_thread_may_have_been_left_out() {
+        let text =
+            |has_all| Owners { threads: HashMap::new(), has_all }.text(&Owner::Thread(Addr(1)));
+        assert_eq!(text(true), "a thread that started or exited during the dump");
+        assert_eq!(text(false), "a thread that is not in the dump");
+    }
 }

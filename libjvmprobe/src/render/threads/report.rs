@@ -20,7 +20,7 @@ use crate::{
         units::count,
     },
     stack::Frame,
-    trace::threads::{Activity, Change, Dump, Thread},
+    trace::threads::{Activity, Change, Dump, LeftOut, Thread},
 };
 
 /// Options of the text of a dump.
@@ -97,9 +97,20 @@ pub fn print(args: &DumpOptions, dump: &Dump, out: &mut Output) -> Result<()> {
 
 /// Returns a text about platform threads that are not in the dump; `None` if it has all of them.
 pub fn left_out(dump: &Dump) -> Option<String> {
-    let many = Some(dump.left_out).filter(|&left_out| left_out > 0)?;
-    let threads = count(many, "thread");
-    Some(format!("{threads} left out of the dump, because it would take too much memory"))
+    left_out_text(dump.left_out, dump.threads.len())
+}
+
+/// Describes threads that are not in a dump of `shown` threads.
+fn left_out_text(left_out: LeftOut, shown: usize) -> Option<String> {
+    let many = Some(left_out.all()).filter(|&all| all > 0)?;
+    let max = format!("it has at most {} threads", shown as u64 + left_out.memory);
+    let memory = "it would take too much memory";
+    let why = match left_out {
+        LeftOut { above_max: 0, .. } => memory.into(),
+        LeftOut { memory: 0, .. } => max,
+        LeftOut { .. } => format!("{max}, and {memory}"),
+    };
+    Some(format!("{} left out of the dump, because {why}", count(many, "thread")))
 }
 
 /// Returns the platform threads to show. If only some are shown, these are the ones that have used the most CPU time since
@@ -321,6 +332,18 @@ mod tests {
         });
         let origin = Some(Arc::new(MethodOrigin { is_native, module }));
         Frame { origin, ..Frame::new(Kind::Java, "a.B.c").at(Some("B.java".into()), 7) }
+    }
+
+    #[test]
+    fn threads_left_out_are_described_with_their_reasons() {
+        let text = |above_max, memory| left_out_text(LeftOut { above_max, memory }, 20);
+        assert_eq!(text(0, 0), None);
+        let left_out = "threads left out of the dump, because it";
+        assert_eq!(text(0, 2).unwrap(), format!("2 {left_out} would take too much memory"));
+        assert_eq!(text(3, 0).unwrap(), format!("3 {left_out} has at most 20 threads"));
+        let both =
+            format!("5 {left_out} has at most 22 threads, and it would take too much memory");
+        assert_eq!(text(3, 2).unwrap(), both);
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl CoreDumper {
                 self.thread(tid, java, walked, &mut stacks, &mut space)
             })
             .collect();
-        left_out += all - threads.len();
+        left_out.memory += (all - threads.len()) as u64;
         let mut dump = Dump::new(self.core.pid, &self.hotspot, threads, left_out, space);
         self.add_virtual_threads(&mut dump);
         Ok(dump)

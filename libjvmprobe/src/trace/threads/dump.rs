@@ -46,7 +46,7 @@ use crate::{
             changes::Change,
             deadlocks::cycles,
             event::{Event, waiting_thread},
-            limit::{self, Named, Ranks, Stacks, awaited_owner, select},
+            limit::{self, LeftOut, Named, Ranks, Stacks, awaited_owner, select},
             session::{self, Part, Session},
         },
     },
@@ -136,9 +136,8 @@ pub struct Dump {
     pub version: String,
     /// The platform threads: the Java threads in the JVM's order, then the others by thread ID.
     pub threads: Vec<Thread>,
-    /// Number of platform threads that are not in the dump, because they would take too much memory or because there are
-    /// more than the maximum.
-    pub left_out: u64,
+    /// Numbers of platform threads that are not in the dump.
+    pub left_out: LeftOut,
     /// The virtual threads, by container and number.
     pub virtual_threads: Vec<VirtualThread>,
     /// The thread containers. The first one is the root.
@@ -164,11 +163,10 @@ impl Dump {
         pid: Pid,
         hotspot: &HotSpot,
         threads: Vec<Thread>,
-        left_out: usize,
+        left_out: LeftOut,
         memory: Reservation,
     ) -> Self {
-        let left_out = left_out as u64;
-        limited::add("threads", memory.tenant(), left_out);
+        limited::add("threads", memory.tenant(), left_out.all());
         Self {
             left_out,
             memory,
@@ -298,7 +296,7 @@ impl Dumper {
         let memory = Memory::open(pid)?;
         let mut space = Reservation::within(&memory.share());
         let mut left_out = select(&mut threads, self.max_threads, &mut space, || {
-            let java = hotspot.java_threads()?;
+            let java = hotspot.java_threads_uncounted()?;
             let ranks = Ranks::of(java.iter());
             let by_tid = java.iter().filter_map(|java| Some((java.tid?, java.address)));
             let by_tid: HashMap<_, _> = by_tid.collect();
@@ -331,7 +329,7 @@ impl Dumper {
             })
             .collect();
         drop(stacks);
-        left_out += all - threads.len();
+        left_out.memory += (all - threads.len()) as u64;
         let order: HashMap<_, _> =
             attempts.order.iter().enumerate().map(|(at, &tid)| (tid, at)).collect();
         let position =
@@ -426,7 +424,10 @@ impl Dumper {
         for attempt in 0..MAX_TRIES {
             let mut java = Vec::new();
             if has_open_java_thread {
-                java = hotspot.java_threads()?;
+                java = match attempt {
+                    0 => hotspot.java_threads()?,
+                    _ => hotspot.java_threads_uncounted()?,
+                };
                 ranks = Ranks::of(java.iter());
                 java.retain(|thread| thread.tid.is_some_and(|tid| selected.contains(&tid)));
                 attempts.order = java.iter().filter_map(|thread| thread.tid).collect();

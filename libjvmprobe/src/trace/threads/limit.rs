@@ -77,8 +77,24 @@ pub(super) fn awaited_owner(thread: &JavaThread) -> Option<Addr> {
     }
 }
 
+/// Numbers of the platform threads that are not in a dump, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Threads above the maximum number.
+    pub above_max: u64,
+    /// Threads that would take too much memory.
+    pub memory: u64,
+}
+
+impl LeftOut {
+    /// Returns the number of these threads.
+    pub fn all(self) -> u64 {
+        self.above_max + self.memory
+    }
+}
+
 /// Shortens a list of threads to the `max` most important ones, or to those for which memory can be reserved. Returns the
-/// number of threads that were left out. `rank` is called only if this number is not 0.
+/// numbers of threads that were left out. `rank` is called only if some were.
 ///
 /// # Errors
 /// The errors of `rank`.
@@ -87,10 +103,10 @@ pub(super) fn select<T, R: Fn(&T) -> Rank>(
     max: usize,
     memory: &mut Reservation,
     rank: impl FnOnce() -> Result<R>,
-) -> Result<usize> {
+) -> Result<LeftOut> {
     let all = threads.len();
     if all <= max && memory.reserve(all * THREAD_BYTES) {
-        return Ok(0);
+        return Ok(LeftOut::default());
     }
     threads.sort_by_key(rank()?);
     let mut kept = 0;
@@ -98,7 +114,7 @@ pub(super) fn select<T, R: Fn(&T) -> Rank>(
         kept += 1;
     }
     threads.truncate(kept);
-    Ok(all - kept)
+    Ok(LeftOut { above_max: all.saturating_sub(max) as u64, memory: (all.min(max) - kept) as u64 })
 }
 
 /// Reserves memory for a stack before it is named.
@@ -193,7 +209,8 @@ mod tests {
                 Ok(move |&id: &u64| ranks.get((id > 0).then_some(Addr(id))))
             };
             let left_out = select(&mut threads, max, &mut memory(bytes), rank).unwrap();
-            assert_eq!(left_out + threads.len(), 7);
+            assert_eq!(left_out.above_max, 7 - max as u64);
+            assert_eq!(left_out.all() + threads.len() as u64, 7);
             threads
         };
         assert_eq!(selected(7, 1 << 20), [0, 1, 3, 4, 7, 8, 9]);

@@ -27,7 +27,7 @@ pub use self::core::CoreDumper;
 pub use crate::hotspot::virtual_threads::MAX_VIRTUAL_THREADS;
 pub use changes::{Change, Changes};
 pub use dump::{Activity, Dump, Dumper, Thread};
-pub use limit::MAX_THREADS;
+pub use limit::{LeftOut, MAX_THREADS};
 pub use virtual_threads::VirtualThread;
 pub(super) use virtual_threads::raw_stack;
 pub use waits::{Root, ThreadId, Wait, Waits};

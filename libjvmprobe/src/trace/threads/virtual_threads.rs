@@ -99,7 +99,7 @@ impl Dumper {
             Ok(threads.map(|thread| (thread.namespace_tid, thread.cpu())).collect())
         };
         let before = cpu()?;
-        let platform = hotspot.java_threads()?;
+        let platform = hotspot.java_threads_uncounted()?;
         let found = hotspot.virtual_threads(self.max_virtual_threads)?;
         let after = cpu()?;
         let is_still = |thread: &JavaThread| {
