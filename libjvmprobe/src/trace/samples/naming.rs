@@ -19,7 +19,7 @@ use crate::{
         idle::{IDLE, is_idle},
         process::Named,
         sampler::{About, Samples, Stacks},
-        session::{ASLEEP, NOT_WALKED, OVER_SHARE, SampleKey},
+        session::{ASLEEP, Count, NOT_WALKED, OVER_SHARE, SampleKey},
         waits::{ASLEEP_NAME, Part},
     },
 };
@@ -70,93 +70,108 @@ impl Naming {
     /// Names the samples of a process and adds them to the profiles. Without `named`, the command's name is taken
     /// from a sample, and user frames have no names.
     pub(crate) fn add(&mut self, named: Option<Named>, samples: &Samples, stacks: &Stacks) {
-        // Most short-lived programs are never sampled.
-        let Some(first) = samples.keys().next() else { return };
-        let mut namer = match named {
-            Some(named) => Namer::of(named, self.signatures),
-            None => Namer::without_sources(first.comm.as_str().into()),
-        };
-        let nothing = Stack::default();
+        let mut namer = self.namer(named, samples);
         for (key, count) in samples {
-            let number = key.event as usize;
-            // The kernel side sends no other event numbers.
-            let (Some(event), Some(profile)) =
-                (self.events.get(number), self.profiles.get_mut(number))
-            else {
-                continue;
-            };
-            let missing = match key.user {
-                NOT_WALKED | OVER_SHARE => Some("[not walked]"),
-                ASLEEP => Some(ASLEEP_NAME),
-                _ => None,
-            };
-            let is_lost = |id: u64| id != 0 && !stacks.contains_key(&id);
-            if missing.is_none() && (is_lost(key.user) || is_lost(key.kernel)) {
-                self.lost_stacks += count.samples;
-            }
-            let user = stacks.get(&key.user).unwrap_or(&nothing);
-            let (end, known) = WalkEnd::from_code(key.user_end);
-            let named = namer.user(profile, key, user, known);
-            // There is no user part for a kernel thread, or if user stacks are not wanted.
-            let has_user_part = end != WalkEnd::Nothing;
-            let is_at_entry = end == WalkEnd::Entry && known.is_none();
-            let complete = named.complete || is_at_entry || !has_user_part;
-            let unsure = named.unsure;
-            let mut stack = named.frames.clone();
-            if let Some(kernel_stack) = stacks.get(&key.kernel) {
-                let mut frames = self.kernel.stack(kernel_stack.addresses());
-                if event.has_waits() {
-                    cut_switch(&mut frames);
-                }
-                stack.extend(frames.into_iter().rev().map(|frame| profile.intern(frame)));
-            }
-            // If no user part is expected, the stack may stay empty. The sample then counts for the command
-            // alone.
-            if stack.is_empty() && has_user_part {
-                stack.push(profile.intern(Frame::new(Kind::Unknown, "[unknown]")));
-            }
-            if let Some(missing) = missing {
-                stack.push(profile.intern(Frame::new(Kind::Unknown, missing)));
-            }
-            if event.has_waits() {
-                let part = Part::of(key.label);
-                let is_wait = part != Part::Sampled && part != Part::OnCpu;
-                if is_wait && !self.shows_idle && is_idle(stack.iter().map(|&id| profile.frame(id)))
-                {
-                    stack = vec![profile.intern(Frame::new(Kind::Unknown, IDLE))];
-                } else if let Some(name) = part.name().filter(|_| key.user != ASLEEP) {
-                    stack.push(profile.intern(Frame::new(Kind::Unknown, name)));
-                }
-            }
-            for frame in namer.label(event, key.label) {
-                stack.push(profile.intern(frame));
-            }
-            if matches!(event.what, EventKind::Java(java) if java.reads_classes() && key.label == 0)
-            {
-                stack.push(profile.intern(Frame::new(Kind::Class, UNKNOWN_CLASS)));
-                *self.without_class.entry(number).or_default() += count.value;
-            }
-            let (count, occurrences) = match profile.measure {
-                Measure::Time => (count.samples, 0),
-                _ => (count.value, count.samples),
-            };
-            self.size += size_of::<Sample>() + size_of_val(&*stack);
-            profile.samples.push(Sample {
-                pid: key.pid,
-                command: Arc::clone(&namer.command),
-                thread: namer.thread(key),
-                tid: key.tid,
-                cpu: Some(key.cpu),
-                stack,
-                complete,
-                guessed: known.is_some() && !complete,
-                unsure,
-                count,
-                occurrences,
-                times: times_of(profile, self.slot_ns, key.slot, count),
-                span: key.span,
-            });
+            self.add_sample(&mut namer, key, count, stacks);
         }
+    }
+
+    /// Makes the namer for the samples of a process. Without `named`, the command's name is taken from a sample, and user
+    /// frames have no names.
+    pub(crate) fn namer(&self, named: Option<Named>, samples: &Samples) -> Namer {
+        match named {
+            Some(named) => Namer::of(named, self.signatures),
+            None => {
+                let first = samples.keys().next();
+                Namer::without_sources(first.map_or("", |key| key.comm.as_str()).into())
+            }
+        }
+    }
+
+    /// Names a sample and adds it to the profiles.
+    pub(crate) fn add_sample(
+        &mut self,
+        namer: &mut Namer,
+        key: &SampleKey,
+        count: &Count,
+        stacks: &Stacks,
+    ) {
+        let number = key.event as usize;
+        // The kernel side sends no other event numbers.
+        let (Some(event), Some(profile)) = (self.events.get(number), self.profiles.get_mut(number))
+        else {
+            return;
+        };
+        let missing = match key.user {
+            NOT_WALKED | OVER_SHARE => Some("[not walked]"),
+            ASLEEP => Some(ASLEEP_NAME),
+            _ => None,
+        };
+        let is_lost = |id: u64| id != 0 && !stacks.contains_key(&id);
+        if missing.is_none() && (is_lost(key.user) || is_lost(key.kernel)) {
+            self.lost_stacks += count.samples;
+        }
+        let nothing = Stack::default();
+        let user = stacks.get(&key.user).unwrap_or(&nothing);
+        let (end, known) = WalkEnd::from_code(key.user_end);
+        let named = namer.user(profile, key, user, known);
+        // There is no user part for a kernel thread, or if user stacks are not wanted.
+        let has_user_part = end != WalkEnd::Nothing;
+        let is_at_entry = end == WalkEnd::Entry && known.is_none();
+        let complete = named.complete || is_at_entry || !has_user_part;
+        let unsure = named.unsure;
+        let mut stack = named.frames.clone();
+        if let Some(kernel_stack) = stacks.get(&key.kernel) {
+            let mut frames = self.kernel.stack(kernel_stack.addresses());
+            if event.has_waits() {
+                cut_switch(&mut frames);
+            }
+            stack.extend(frames.into_iter().rev().map(|frame| profile.intern(frame)));
+        }
+        // If no user part is expected, the stack may stay empty. The sample then counts for the command
+        // alone.
+        if stack.is_empty() && has_user_part {
+            stack.push(profile.intern(Frame::new(Kind::Unknown, "[unknown]")));
+        }
+        if let Some(missing) = missing {
+            stack.push(profile.intern(Frame::new(Kind::Unknown, missing)));
+        }
+        if event.has_waits() {
+            let part = Part::of(key.label);
+            let is_wait = part != Part::Sampled && part != Part::OnCpu;
+            if is_wait && !self.shows_idle && is_idle(stack.iter().map(|&id| profile.frame(id))) {
+                stack = vec![profile.intern(Frame::new(Kind::Unknown, IDLE))];
+            } else if let Some(name) = part.name().filter(|_| key.user != ASLEEP) {
+                stack.push(profile.intern(Frame::new(Kind::Unknown, name)));
+            }
+        }
+        for frame in namer.label(event, key.label) {
+            stack.push(profile.intern(frame));
+        }
+        if matches!(event.what, EventKind::Java(java) if java.reads_classes() && key.label == 0) {
+            stack.push(profile.intern(Frame::new(Kind::Class, UNKNOWN_CLASS)));
+            *self.without_class.entry(number).or_default() += count.value;
+        }
+        let (count, occurrences) = match profile.measure {
+            Measure::Time => (count.samples, 0),
+            _ => (count.value, count.samples),
+        };
+        self.size += size_of::<Sample>() + size_of_val(&*stack);
+        profile.samples.push(Sample {
+            pid: key.pid,
+            command: Arc::clone(&namer.command),
+            thread: namer.thread(key),
+            tid: key.tid,
+            cpu: Some(key.cpu),
+            stack,
+            complete,
+            guessed: known.is_some() && !complete,
+            unsure,
+            count,
+            occurrences,
+            times: times_of(profile, self.slot_ns, key.slot, count),
+            span: key.span,
+        });
     }
 
     /// Returns the approximate size of the profiles, in bytes.
@@ -259,7 +274,7 @@ struct UserStack {
 }
 
 /// Names the stacks of one process.
-struct Namer {
+pub(crate) struct Namer {
     command: Arc<str>,
     sources: Option<(JavaNames, NativeNames)>,
     java_names: Option<LocationNames>,

@@ -22,6 +22,10 @@ use crate::{
     },
 };
 
+/// Maximum time for which samples are named before the stacks that were walked meanwhile are taken. Naming the samples of
+/// a minute can take seconds, in which a JVM may free the code of these stacks, or end.
+const MAX_NAMING: Duration = Duration::from_millis(20);
+
 impl<S: Sink> Sampler<S> {
     /// Returns the approximate size, in bytes, of samples, stacks and compiled code kept for naming.
     pub(super) fn size(&self) -> usize {
@@ -120,7 +124,16 @@ impl<S: Sink> Sampler<S> {
             samples.keys().for_each(|key| traced.look_up_thread_name(key));
             let named = traced.take_named(java_names, &mut self.code_names);
             self.distribute_running_time(&mut samples);
-            self.naming.add(Some(named), &samples, &stacks);
+            let mut namer = self.naming.namer(Some(named), &samples);
+            let mut last_taken = Instant::now();
+            for (key, count) in &samples {
+                self.naming.add_sample(&mut namer, key, count, &stacks);
+                if last_taken.elapsed() > MAX_NAMING {
+                    self.tenants.charge(pid, Work::Stacks);
+                    self.take_events(Duration::ZERO)?;
+                    last_taken = Instant::now();
+                }
+            }
             self.tenants.charge(pid, Work::Stacks);
         }
         for mut samples in samples.into_values() {
