@@ -93,6 +93,7 @@ static __always_inline bool current_ids(__u32 *tgid, __u32 *tid)
 
 #include "offcpu.bpf.h"
 #include "asleep.bpf.h"
+#include "wait_limits.bpf.h"
 
 static __always_inline bool is_traced(__u32 tgid, __u64 *since)
 {
@@ -269,6 +270,8 @@ static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is
 	__u64 *count, *java_thread, user = 0, kernel = 0;
 	struct traced_jvm *jvm = bpf_map_lookup_elem(&targets, &thread->tgid);
 	struct system_call call = {};
+	__u64 ns = thread->since - thread->began, begin;
+	struct left_out *left_out;
 	struct wait_event *event;
 	struct waker *waker;
 
@@ -278,6 +281,12 @@ static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is
 	java_thread = bpf_map_lookup_elem(&java_threads, &thread->tid);
 	if (java_thread && !*java_thread)
 		return;
+	left_out = left_out_for(jvm->key);
+	if (left_out && leaves_out(jvm->key, left_out, thread->since, ns)) {
+		thread->follows_until = 0;
+		return;
+	}
+	begin = begin_run();
 	if (own) {
 		if (want_kernel)
 			kernel = intern(&own->event, walk_by_kernel(ctx, 0, 0, &own->event.stack), true);
@@ -286,6 +295,8 @@ static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is
 	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
 		count_lost(jvm->key);
+		if (left_out)
+			add_to_sum(left_out, ns);
 		return;
 	}
 	__builtin_memset(event, 0, sizeof(*event));
@@ -301,6 +312,8 @@ static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is
 	event->user = user;
 	event->kernel = kernel;
 	event->call = -1;
+	if (left_out)
+		take_sum(left_out, ns, &event->others);
 	__builtin_memcpy(event->comm, thread->comm, sizeof(event->comm));
 	/* Before Linux 6.3, a key must not lie in the ring buffer. */
 	count = bpf_map_lookup_elem(&wakes, &thread->tid);
@@ -322,6 +335,7 @@ static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is
 					thread->on_ns + FOLLOWS_NS :
 					0;
 	bpf_ringbuf_submit(event, wake());
+	end_run(thread->tgid, begin);
 }
 
 static __always_inline bool wants_short(const struct thread *thread)

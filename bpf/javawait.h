@@ -42,6 +42,29 @@ struct traced_jvm {
 	struct class_place class;
 };
 
+/* Limits of a JVM, set by user space. */
+struct wait_limits {
+	__u32 unrecorded;   /* probability that a wait is not recorded, multiplied by 2^32 */
+	__u32 unused;
+};
+
+/* Number and total length of waits. */
+struct wait_sum {
+	__u64 waits;
+	__u64 ns;
+};
+
+/* Number of classes of lengths of waits; a power of two. */
+#define WAIT_LENGTHS 16
+
+/* Waits of a JVM that were left out: see wait_limits.bpf.h. */
+struct left_out {
+	__u64 waits;        /* number so far */
+	__u64 window;       /* number of the current time window */
+	__u64 hits;         /* number of waits in it */
+	struct wait_sum sums[WAIT_LENGTHS];     /* those that no recorded wait carries yet, by length */
+};
+
 /* An object of the JVM that a thread waits for. */
 struct awaited {
 	__u64 monitor;      /* address of the ObjectMonitor; 0 for other objects */
@@ -82,6 +105,7 @@ struct wait_event {
 	struct awaited waits_for;   /* monitor on which it has called Object.wait(); 0: none */
 	struct awaited parks_for;   /* object given to LockSupport.park(); 0: none */
 	struct waker waker;
+	struct wait_sum others;     /* waits of similar length that were left out before it */
 	__u32 tid;
 	__s32 call;         /* number of its system call; -1: none */
 	__u32 state;        /* thread.state */

@@ -1,4 +1,4 @@
-//! Costs of jvmprobed that one tenant causes: if a tenant has expensive stacks, some of its own
+//! Costs of jvmprobed that one tenant causes: if a tenant has expensive stacks or many waits, some of its own
 //! stacks are dropped, and none of its neighbour's. The CPU time of the BPF programs that
 //! run at thread switches counts as a cost of the tenant.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -16,13 +16,15 @@ use jvmprobe_tests::{
     bpf::{held_by, measure_programs},
     cgroup::{Cgroup, Limits},
     gclog,
-    load::Load,
+    load::{Load, numbers},
     run_alone,
     runtimes::named,
     scrape::{get, sum},
     tool::{Tool, run},
 };
+use jvmprobed::{store::reader::StoreReader, window::Window};
 use libbpf_rs::query::ProgInfoIter;
+use libjvmprobe::stack::profile::Measure;
 use rustix::process::Signal;
 
 const WINDOW: Duration = Duration::from_secs(5);
@@ -132,6 +134,76 @@ fn check_tenant_isolation(windows: u32) {
 #[ignore = "long: make test-all"]
 fn expensive_tenant_costs_its_neighbour_no_stacks() {
     check_tenant_isolation(18);
+}
+
+/// A tenant whose threads wait as often as they can does not make the daemon drop waits of its neighbour. Not all of its own
+/// waits are recorded one by one, but their sum stays true.
+#[test]
+fn storm_of_waits_costs_its_neighbour_no_waits() {
+    const THREADS: f64 = 300.0;
+    run_alone();
+    let quota = Limits { cpu_percent: Some(80), ..Limits::default() };
+    let groups = (Cgroup::new("noisy", quota), Cgroup::new("quiet", Limits::default()));
+    let (Ok(noisy_group), Ok(quiet_group)) = groups else {
+        println!("NOT TESTED: no control groups");
+        return;
+    };
+    let mut noisy = load(&noisy_group, "StormLoad", &["-Dstorm=waits", "-XX:TieredStopAtLevel=1"]);
+    let mut quiet = load(&quiet_group, "WaitLoad", &[]);
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store").display().to_string();
+    // Recording all waits would take more than a third of a processor.
+    let (daemon, listen) = daemon(&store, &["--waits", "1ms", "-F", "1", "--max-cpu", "5"]);
+    noisy.go(1e6);
+    let of_noisy = |metrics: &str| {
+        let labels = ["-noisy.service", "reason=\"waits\""];
+        sum(metrics, "jvmprobed_limited_total", &labels)
+    };
+    let begin = Instant::now();
+    while of_noisy(&get(&listen)) == 0.0 {
+        assert!(begin.elapsed() < WINDOW * 8, "the noisy tenant is not limited");
+        thread::sleep(Duration::from_secs(1));
+    }
+    let answer = quiet.ask(&format!("go {}", 4 * WINDOW.as_secs()));
+    // Waits of a window are delivered some seconds after its end.
+    thread::sleep(2 * WINDOW);
+    let metrics = get(&listen);
+    daemon.signal(Signal::TERM);
+    let output = daemon.wait();
+    assert!(output.status.success(), "{output:?}");
+    println!("{}", output.stderr);
+    assert_eq!(sum(&metrics, "jvmprobed_collected", &["what=\"wait\""]), 1.0, "{metrics}");
+    let of_waits = |line: &&str| {
+        line.starts_with("jvmprobed_limited_total") && line.contains("reason=\"waits\"")
+    };
+    metrics.lines().filter(of_waits).for_each(|line| println!("{line}"));
+
+    let all = StoreReader::open(Path::new(&store)).unwrap().read(0, u64::MAX).unwrap();
+    let waits_of = |window: &Window, pid: u32, thread: &str| {
+        let profiles = window.jvms.iter().flat_map(|jvm| &jvm.profiles);
+        let waits = profiles.filter(|profile| profile.measure == Measure::Elapsed("wait".into()));
+        let samples = waits.flat_map(|profile| &profile.samples);
+        let own = samples.filter(|sample| sample.pid == pid && sample.thread.starts_with(thread));
+        own.map(|sample| sample.count).sum::<u64>()
+    };
+    // All threads of the noisy tenant wait nearly all the time. A window may have waits of the one before.
+    let of_ring: Vec<_> =
+        all.iter().map(|stored| waits_of(&stored.window, noisy.pid(), "ring-")).collect();
+    let ring: Vec<_> = of_ring.iter().filter(|ns| **ns > 0).collect();
+    let complete = &ring[1..ring.len() - 1];
+    let waited = complete.iter().copied().sum::<u64>() as f64 / 1e9;
+    let share = waited / (complete.len() as f64 * WINDOW.as_secs_f64() * THREADS);
+    println!("noisy: {share:.3} of the time of {} windows is waiting time", complete.len());
+    assert!(complete.len() > 2 && (0.75..1.25).contains(&share), "{of_ring:?}");
+
+    // The neighbour has measured how long each of its threads has waited.
+    let measured = numbers(&answer);
+    for thread in ["sleeps", "parks"] {
+        let stored = all.iter().map(|stored| waits_of(&stored.window, quiet.pid(), thread));
+        let part = stored.sum::<u64>() as f64 / measured[thread] as f64;
+        println!("quiet: {part:.3} of the waits of {thread} are recorded");
+        assert!((0.9..1.2).contains(&part), "{thread}: {part}");
+    }
 }
 
 /// The daemon is suspended (SIGSTOP) several times for three seconds. Without limits, the stops of

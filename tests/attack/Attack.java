@@ -2,13 +2,16 @@ import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
 import java.lang.reflect.Array;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
 import java.util.zip.CRC32;
 
 /**
  * A hostile JVM, to test what a tracing daemon does beside it. Prints "ready" and runs until it is killed.
  *
  * <p>burn: computes and allocates. exit MILLIS: computes for this time, then ends. lock N: N threads wait for one lock,
- * and two for each other's. classes N: allocates arrays of N classes with names of 60,000 letters.
+ * and two for each other's. classes N: allocates arrays of N classes with names of 60,000 letters. waits N: N threads
+ * wake each other up in a ring.
  */
 public class Attack {
     static volatile Object sink;
@@ -35,6 +38,9 @@ public class Attack {
                 break;
             case "classes":
                 classes(number);
+                break;
+            case "waits":
+                waits(number);
                 break;
             default:
                 throw new IllegalArgumentException(args[0]);
@@ -85,6 +91,29 @@ public class Attack {
                 hold(second, null);
             }
         }
+    }
+
+    private static void waits(int number) {
+        Thread[] threads = new Thread[number];
+        AtomicLong turn = new AtomicLong();
+        for (int i = 0; i < number; i++) {
+            int own = i;
+            threads[i] = new Thread(() -> {
+                while (true) {
+                    long now = turn.get();
+                    if (now % number != own) {
+                        LockSupport.park();
+                        continue;
+                    }
+                    turn.set(now + 1);
+                    LockSupport.unpark(threads[(own + 1) % number]);
+                }
+            });
+        }
+        for (Thread thread : threads) {
+            thread.start();
+        }
+        ready();
     }
 
     private static void classes(int number) throws IOException {

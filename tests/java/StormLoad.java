@@ -2,13 +2,15 @@ import java.io.BufferedReader;
 import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
 
 /**
  * Does one thing as fast as it can, to test how a tracer copes with the events.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by "done COUNT". The
  * property "storm" selects the thing: dumps (of another thread's stack, each at a safepoint), gc,
- * exceptions or classes (loaded and unloaded).
+ * exceptions, classes (loaded and unloaded) or waits (of 300 threads, which wake each other up in a ring).
  */
 public class StormLoad {
     /** Prevents the compiler from removing the work. */
@@ -33,6 +35,9 @@ public class StormLoad {
     }
 
     private static long run(String storm, long end) throws Exception {
+        if (storm.equals("waits")) {
+            return waits(end);
+        }
         Thread other = new Thread(StormLoad::sleep, "sleeper");
         other.setDaemon(true);
         other.start();
@@ -64,6 +69,33 @@ public class StormLoad {
             }
         }
         return count;
+    }
+
+    /** Each thread waits for its turn, and then wakes up the next one. */
+    private static long waits(long end) throws Exception {
+        Thread[] threads = new Thread[300];
+        AtomicLong turn = new AtomicLong();
+        for (int i = 0; i < threads.length; i++) {
+            int own = i;
+            threads[i] = new Thread(() -> {
+                while (System.nanoTime() < end) {
+                    long now = turn.get();
+                    if (now % threads.length != own) {
+                        LockSupport.parkNanos(end - System.nanoTime());
+                        continue;
+                    }
+                    turn.set(now + 1);
+                    LockSupport.unpark(threads[(own + 1) % threads.length]);
+                }
+            }, "ring-" + i);
+        }
+        for (Thread thread : threads) {
+            thread.start();
+        }
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        return turn.get();
     }
 
     private static void sleep() {

@@ -21,6 +21,8 @@ const OTHERS: u64 = 0;
 /// If an interval has at least this many measured runs, their average is used. If it has fewer, the average
 /// since the start is used.
 const ENOUGH_RUNS: u64 = 8;
+/// One in this many runs is measured: `begin_run()`.
+const TIMED_ONE_IN: u64 = 4;
 
 /// Cost of the probes to a process since its costs were last returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +33,9 @@ pub struct Cost {
     pub hits: u64,
     /// CPU time lost to these hits and samples, and to programs that run at context switches, in nanoseconds.
     pub ns: u64,
+    /// Estimated run time of the programs, or of those parts of them, whose run time is measured separately, in
+    /// nanoseconds.
+    pub run_ns: u64,
 }
 
 /// Event that interrupts a thread to run a program.
@@ -165,6 +170,7 @@ impl Costs {
         let ns = (ns as u64).saturating_add(new.untrapped_ns);
         let hits = new.hits.saturating_add(missed_hits as u64);
         let pid = (target & u64::from(u32::MAX)) as u32;
-        (hits > 0 || ns > 0).then_some(Cost { pid, hits, ns })
+        let run_ns = new.timed_ns.saturating_mul(TIMED_ONE_IN);
+        (hits > 0 || ns > 0).then_some(Cost { pid, hits, ns, run_ns })
     }
 }

@@ -18,6 +18,7 @@ mod live;
 pub mod pauses;
 pub mod samples;
 mod sink;
+mod tenants;
 pub mod threads;
 pub mod waits;
 

@@ -8,7 +8,7 @@ use crate::{
 #[cfg(test)]
 use crate::trace::waits::skel::types::awaited;
 pub(super) use crate::trace::waits::skel::types::{
-    class_place, thread_event, traced_jvm, wait_event, waker,
+    class_place, left_out, thread_event, traced_jvm, wait_event, wait_limits, waker,
 };
 
 // `enum event_kind` of bpf/javawait.h.
@@ -21,7 +21,7 @@ pub(super) const UNSEEN: u32 = 1;
 pub(super) const THROTTLED: u32 = 2;
 pub(super) const WOKEN_THROTTLED: u32 = 4;
 
-plain_structs!(wait_event, traced_jvm, thread_event);
+plain_structs!(wait_event, traced_jvm, thread_event, wait_limits, left_out);
 
 /// A decoded record of the ring buffer.
 #[derive(Clone, Debug)]
@@ -66,8 +66,10 @@ mod tests {
         assert_eq!(size_of::<traced_jvm>(), 2 * 8 + 10 * 4 + 8 + 4 * 4 + 8);
         assert_eq!(size_of::<awaited>(), 3 * 8);
         assert_eq!(size_of::<waker>(), 5 * 8 + 4 * 4 + 16);
-        assert_eq!(size_of::<wait_event>(), 16 * 8 + 3 * 24 + 72 + 4 * 4 + 16);
+        assert_eq!(size_of::<wait_event>(), 16 * 8 + 3 * 24 + 72 + 16 + 4 * 4 + 16);
         assert_eq!(size_of::<thread_event>(), 3 * 8);
+        assert_eq!(size_of::<wait_limits>(), 8);
+        assert_eq!(size_of::<left_out>(), 3 * 8 + 16 * 16);
     }
 
     proptest! {

@@ -21,7 +21,7 @@ use crate::{
             jvm::{Held, Jvm},
             resources, session,
             tracer::{max_gap, max_pause},
-            wait::{Awaited, Holder, Kind, Relation, ThreadName, Wait},
+            wait::{Awaited, Holder, Kind, Others, Relation, ThreadName, Wait},
         },
     },
 };
@@ -167,6 +167,7 @@ impl<S: Sink> Tracer<S> {
             stack,
             kernel_stack,
             holder,
+            others: Others::default(),
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::{
         offcpu::{self, Hook, TaskFields, Thread},
         records::{bytes, copy},
         session,
+        sparse_map::{self, SparseMap},
     },
     hotspot::java_threads::{Form, WaitFields},
     sys::Pace,
@@ -29,6 +30,10 @@ pub(super) type Session = session::Session<JavawaitSkel<'static>, Event>;
 
 /// Maps with entries of threads.
 const BY_THREAD: [&str; 3] = ["java_threads", "wakers", "wakes"];
+
+/// Map with the waits of each JVM that were left out.
+const LEFT_OUT: SparseMap =
+    SparseMap { name: "left_out_of", on_demand_capacity: 4096, preallocated_capacity: 1024 };
 
 /// Loads the BPF object. Waits shorter than the minimum are only added up.
 ///
@@ -51,6 +56,7 @@ pub(super) fn load(hook: &Hook, options: Options) -> Result<Session> {
         data.polls_regularly = pace == Pace::Calm;
         data.counts_costs = pace == Pace::Calm;
         data.walks_wakers = holders;
+        data.has_limits = pace == Pace::Calm;
         (data.task_throttled, data.task_cfs_rq, data.cfs_rq_throttle_count) = throttling();
     }
     let wanted: Vec<_> = hook.programs().chain([offcpu::ITERATOR]).collect();
@@ -64,6 +70,7 @@ pub(super) fn load(hook: &Hook, options: Options) -> Result<Session> {
             map.set_max_entries(offcpu::MAX_THREADS).map_err(bpf::load_error)?;
         }
     }
+    sparse_map::set_sizes(open.open_object_mut(), &[LEFT_OUT])?;
     open.maps.events.set_max_entries(pace.ring_bytes()).map_err(bpf::load_error)?;
     let skel = session::load(open)?;
     let mut session = Session::new(skel, Event::decode, true)?;
@@ -71,7 +78,7 @@ pub(super) fn load(hook: &Hook, options: Options) -> Result<Session> {
     if let Some(walker) = session.walker() {
         walker.keep_rows();
     }
-    let session = session.with_maps_by_jvm(&["known_stacks"]);
+    let session = session.with_maps_by_jvm(&["known_stacks", "limits_of", "left_out_of"]);
     if pace == Pace::Calm { session.with_costs(Trigger::Probe) } else { Ok(session) }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    sync::{Arc, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
@@ -29,10 +30,11 @@ use crate::{
             classify::{self, Reason},
             event::{self, Event, wait_event, waker},
             jvm::{Held, Jvm, MAX_STACKS, Stack},
+            limits::Limits,
             resources,
             session::{self, Session},
             unmounted::{Schedule, UnmountedReading},
-            wait::{Awaited, Holder, Kind, Relation, ThreadName, Wait},
+            wait::{Awaited, Holder, Kind, Others, Relation, ThreadName, Wait},
         },
     },
 };
@@ -113,6 +115,7 @@ pub struct Tracer<S> {
     /// When unmounted virtual threads are read.
     pub(super) schedule: Schedule,
     pub(super) options: Options,
+    limits: Limits,
     /// Number of context switches of threads that could not be recorded, as last reported.
     lost: u64,
 }
@@ -150,8 +153,21 @@ impl<S: Sink> Tracer<S> {
             min_ns: u64::try_from(options.min.as_nanos()).unwrap_or(u64::MAX),
             schedule: Schedule::default(),
             options,
+            limits: Limits::default(),
             lost: 0,
         })
+    }
+
+    /// Sets the CPU time that recording waits may take, for all tenants together, in millionths of a processor. If a tenant
+    /// exceeds its share, a random part of its waits is recorded. The others are added to the recorded ones and
+    /// [counted](crate::sys::limited). The budget is read once per interval. It is ignored unless the pace is
+    /// [`Pace::Calm`].
+    #[must_use]
+    pub fn with_cpu_budget(mut self, ppm: Arc<AtomicU64>) -> Self {
+        if self.options.pace == Pace::Calm {
+            self.limits.set_budget(ppm);
+        }
+        self
     }
 
     /// Reports the waits that have not ended, and the end of the trace. `is_reported`: the last interval has been reported
@@ -282,6 +298,7 @@ impl<S: Sink> Tracer<S> {
             holder,
             awaited,
             thread,
+            others: Others { times: event.others.waits, ns: event.others.ns },
         };
         let pool_of = wait.awaited.resource.filter(|_| self.options.holders);
         for pool in jvm.connection_pools(pool_of) {
@@ -304,6 +321,7 @@ impl<S: Sink> Tracer<S> {
                 wait.begin_ns = before.begin_ns;
                 wait.run_queue_ns = wait.run_queue_ns.saturating_add(before.run_queue_ns);
                 wait.is_unseen |= before.is_unseen;
+                wait.others.add(before.others);
             } else {
                 self.report_wait(jvm, held.wait)?;
             }
@@ -467,6 +485,11 @@ const INTERRUPTS: [&str; 6] = [
     "el1_interrupt",
 ];
 
+/// Returns the PID of the JVM that has a key.
+fn pid_of(key: u64) -> u32 {
+    (key & u64::from(u32::MAX)) as u32
+}
+
 /// Returns the time that may pass between two parts of a wait, in nanoseconds.
 pub(super) fn max_gap(kind: Kind) -> u64 {
     if kind == Kind::Monitor { MAX_GAP_NS } else { MAX_PARK_GAP_NS }
@@ -556,6 +579,7 @@ impl<S: Sink> Tool for Tracer<S> {
         if let Some(costs) = self.session.costs() {
             costs.add(pid.0.into());
         }
+        self.limits.add(&self.session, key, pid.0);
         Ok(Jvm::new(pid, hotspot, reader))
     }
 
@@ -568,8 +592,11 @@ impl<S: Sink> Tool for Tracer<S> {
         let timeout = next.fold(timeout, Duration::min);
         let mut waits = std::mem::take(&mut self.early);
         let early = waits.len();
-        for event in self.session.events(timeout)? {
+        let events = self.session.events(timeout)?;
+        self.limits.begin_work();
+        for event in events {
             let key = event.target();
+            self.limits.switch_to(pid_of(key));
             match event {
                 Event::Stack(id, raw) => self.take_stack(jvms, id, &raw)?,
                 Event::Wait(event) => waits.push(*event),
@@ -584,6 +611,7 @@ impl<S: Sink> Tool for Tracer<S> {
         let mut current = HashSet::new();
         for (number, event) in waits.into_iter().enumerate() {
             let Some(Followed { jvm, hotspot, .. }) = jvms.get_mut(&event.target) else { continue };
+            self.limits.switch_to(pid_of(event.target));
             // The waits of a thread stay in their order.
             let follows = self.early.iter().any(|other| other.tid == event.tid);
             if number >= early && (follows || !self.has_stacks(jvm, &event)) {
@@ -601,13 +629,22 @@ impl<S: Sink> Tool for Tracer<S> {
             self.released = Instant::now();
         }
         for followed in jvms.values_mut() {
-            for (tid, java_thread) in followed.jvm.listed_threads() {
-                session::set_java_thread(&self.session, tid, java_thread);
-            }
+            let jvm = &mut followed.jvm;
+            let pid = jvm.pid.0;
+            self.limits.switch_to(pid);
             if is_release_due {
-                self.release(&mut followed.jvm, false)?;
+                self.release(jvm, false)?;
+            }
+            if jvm.next_list().is_some() && !self.limits.leaves_out_list(pid) {
+                self.limits.switch_to(0);
+                for (tid, java_thread) in jvm.listed_threads() {
+                    session::set_java_thread(&self.session, tid, java_thread);
+                }
+                self.limits.charge_list(pid);
             }
         }
+        self.limits.switch_to(0);
+        self.limits.apply(&self.session);
         self.read_unmounted(jvms, false)
     }
 
@@ -635,7 +672,11 @@ impl<S: Sink> Tool for Tracer<S> {
         }
         self.read_unmounted(jvms, true)?;
         let costs = self.session.costs().map(Costs::take).transpose()?.unwrap_or_default();
-        costs.into_iter().for_each(|cost| self.sink.cost(cost));
+        for cost in costs {
+            self.limits.charge_cost(&cost);
+            self.sink.cost(cost);
+        }
+        self.limits.next_interval(&self.session);
         if self.options.pace == Pace::Calm {
             let lost = self.session.lost(0);
             let events = lost.saturating_sub(std::mem::replace(&mut self.lost, lost));
@@ -653,6 +694,7 @@ impl<S: Sink> Tool for Tracer<S> {
     fn on_end(&mut self, _: u64, mut followed: Followed<Jvm>) -> Result<()> {
         let pid = followed.jvm.pid;
         session::remove_jvm(&self.session, pid);
+        self.limits.remove(&self.session, pid.0);
         if let Some(cost) = self.session.costs().and_then(|costs| costs.take_last(pid.0.into())) {
             self.sink.cost(cost);
         }

@@ -200,6 +200,25 @@ pub struct Wait {
     pub kernel_stack: Arc<[Frame]>,
     /// The thread that ended it.
     pub holder: Option<Holder>,
+    /// Waits of similar length that the wait represents in addition to itself.
+    pub others: Others,
+}
+
+/// Number and total length of waits that were not recorded one by one, because their tenant exceeds its share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// Number of waits.
+    pub times: u64,
+    /// Total length in nanoseconds.
+    pub ns: u64,
+}
+
+impl Others {
+    /// Adds other waits.
+    pub(super) fn add(&mut self, more: Self) {
+        self.times = self.times.saturating_add(more.times);
+        self.ns = self.ns.saturating_add(more.ns);
+    }
 }
 
 impl Wait {

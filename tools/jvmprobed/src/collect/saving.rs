@@ -13,14 +13,15 @@
 //! JVMs.
 //!
 //! Walking and naming stacks of samples has a budget, too: a sixteenth of the limit, plus an eighth of the
-//! account's balance in each window. A tenant that exceeds its share of this budget loses stacks, so that the
-//! account is not used up. A short burst keeps all of its stacks. Under a lasting load, stacks get about the
-//! part of the limit that everything else does not use.
+//! account's balance in each window. Recording waits has the same budget. A tenant that exceeds its share of one of them
+//! loses stacks of that kind, so that the account is not used up. A short burst keeps all of its stacks. Under a lasting
+//! load, stacks get about the part of the limit that everything else does not use.
 //!
 //! Some work is done at each step: the search for JVMs, pauses, storing and pushing. A tenant can make it expensive, but
 //! no step makes it cheaper. Therefore the account is charged with at most half of the limit for all such work, within
-//! it with at most a quarter for the probes of stops, and with at most half of the limit for the probes of allocation. A
-//! tenant that causes a storm of stops, of allocation or of new processes slows only itself down: it causes no step down
+//! it with at most a quarter for the probes of stops, and with at most half of the limit for the probes of allocation and
+//! of waits, within it with at most an eighth for those of waits, which run at each context switch. A tenant that causes a
+//! storm of stops, of allocation, of context switches or of new processes slows only itself down: it causes no step down
 //! that would affect other tenants.
 //!
 //! New JVMs cost most, because all tracers attach to them. When less than three quarters of the account are left, JVMs are
@@ -71,6 +72,8 @@ const STACK_SHARE_OF_BALANCE: f64 = 0.125;
 const THREAD_SHARE: f64 = 0.25;
 /// Maximum part of the limit that the account is charged with for probes of stops.
 const STOP_SHARE: f64 = 0.25;
+/// Maximum part of the limit that the account is charged with for what the probes of waits take from the JVMs.
+const SWITCH_SHARE: f64 = 0.125;
 /// Maximum part of the limit that the account is charged with for work that no step reduces.
 const FIXED_SHARE: f64 = 0.5;
 /// Part of the excess that a measure must have cost in the last windows to be dropped, and the number of these windows.
@@ -305,10 +308,14 @@ impl Saving {
     /// Returns the part of a window's costs that is charged to the account: `own` is the CPU time of the daemon.
     fn charged(&self, window: Duration, own: Costs, probes: Probes) -> Costs {
         let max_ns = |part: f64| (part * self.limits.of(window) * 1e9) as u64;
+        let allocation_ns = probes.allocation_ns.min(max_ns(ALLOCATION_SHARE));
         let all = own.and(Costs {
             samples_ns: probes.samples_ns,
-            waits_ns: probes.waits_ns,
-            allocation_ns: probes.allocation_ns.min(max_ns(ALLOCATION_SHARE)),
+            waits_ns: probes
+                .waits_ns
+                .min(max_ns(SWITCH_SHARE))
+                .min(max_ns(ALLOCATION_SHARE) - allocation_ns),
+            allocation_ns,
             fixed_ns: probes.stops_ns.min(max_ns(STOP_SHARE)),
         });
         Costs { fixed_ns: all.fixed_ns.min(max_ns(FIXED_SHARE)), ..all }
@@ -559,28 +566,36 @@ mod tests {
     }
 
     #[test]
-    fn cost_of_stop_and_allocation_storms_causes_no_step_down() {
+    fn cost_of_storms_of_stops_allocation_and_context_switches_causes_no_step_down() {
         let mut saving = saving();
         let second = 1_000_000_000;
-        // Stops cost a fifth of a processor, and so do allocation and the search for JVMs.
-        let storm = Probes { stops_ns: 3 * second, allocation_ns: 3 * second, ..Probes::default() };
+        // Stops cost a fifth of a processor, and so do allocation, context switches and the search for JVMs.
+        let storm = Probes {
+            stops_ns: 3 * second,
+            allocation_ns: 3 * second,
+            waits_ns: 3 * second,
+            samples_ns: 0,
+        };
         let search = Costs { fixed_ns: 3 * second, ..Costs::default() };
         for _ in 0..400 {
             let charged = saving.charged(DEFAULT_WINDOW, search, storm);
             assert_eq!(saving.evaluate_window(DEFAULT_WINDOW, charged, LOW_USE, 10), None);
         }
-        let all = Probes { samples_ns: second, waits_ns: 7, ..storm };
+        let all = Probes { samples_ns: second, ..storm };
         let charged = |own, probes| saving.charged(DEFAULT_WINDOW, own, probes);
         let expected = Costs {
             samples_ns: second,
-            waits_ns: 7,
+            waits_ns: 0,
             allocation_ns: 75_000_000,
             fixed_ns: 37_500_000,
         };
         assert_eq!(charged(Costs::default(), all), expected);
         assert_eq!(charged(search, all), Costs { fixed_ns: 75_000_000, ..expected });
-        let few = Probes { stops_ns: 1000, allocation_ns: 2000, ..Probes::default() };
-        assert_eq!(charged(Costs::default(), few).total_ns(), 3000);
+        let switches = charged(Costs::default(), Probes { allocation_ns: 0, ..storm });
+        assert_eq!((switches.waits_ns, switches.allocation_ns), (18_750_000, 0));
+        let few =
+            Probes { stops_ns: 1000, allocation_ns: 2000, waits_ns: 4000, ..Probes::default() };
+        assert_eq!(charged(Costs::default(), few).total_ns(), 7000);
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub struct Options {
     /// may change at run time.
     pub allocation_ppm: Arc<AtomicU64>,
     /// Maximum CPU time for walking and naming stacks of samples of all tenants together, in millionths of a
-    /// processor. The value may change at run time.
+    /// processor, and the same for recording waits. The value may change at run time.
     pub stack_ppm: Arc<AtomicU64>,
     /// Time without progress after which a thread dump is taken, in seconds; 0 for no thread dumps.
     pub thread_dumps: Arc<AtomicU64>,
@@ -457,6 +457,7 @@ fn waits(options: &Options, out: &SyncSender<Delivery>, stop: &AtomicBool) -> Tr
     let waits = Waits::new(batches.begin_ns, options.window, options.max_memory / 2);
     let tracer_options = waits::Options { min, pace: PACE, virtual_threads: false, holders: false };
     let tracer = waits::Tracer::new(tracer_options, WaitSink { batches, waits })?;
+    let tracer = tracer.with_cpu_budget(Arc::clone(&options.stack_ppm));
     let arrivals = options.registry.subscribe()?;
     let mut trace = Trace::start(tracer, Vec::new(), Some(arrivals))?;
     trace.tool.sink.batches.send(Batch::Started);

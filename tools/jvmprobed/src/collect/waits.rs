@@ -4,6 +4,8 @@
 //! find out whether the thread only woke up for an instant and goes on waiting. A window is therefore complete some
 //! seconds after its end: see [`DELAY_NS`].
 //!
+//! A wait may represent others of the same tenant that were not recorded. They count like waits with the same stack.
+//!
 //! Waits of threads that have no work, for example of the workers of a pool, are left out.
 
 use std::{
@@ -149,10 +151,11 @@ impl Default for JvmWaits {
 
 impl JvmWaits {
     fn add(&mut self, wait: &Wait) {
-        let ns = wait.length_ns();
+        let ns = wait.length_ns().saturating_add(wait.others.ns);
+        let times = wait.others.times.saturating_add(1);
         let waited = Waited { kind: wait.kind.name(), times: 0, ns: 0 };
         let sum = self.kinds.entry(wait.kind).or_insert(waited);
-        sum.times += 1;
+        sum.times = sum.times.saturating_add(times);
         sum.ns = sum.ns.saturating_add(ns);
 
         let frames_before = self.profile.frames().len();
@@ -179,7 +182,7 @@ impl JvmWaits {
         }
         if let Some(sample) = self.profile.samples.get_mut(at) {
             sample.count = sample.count.saturating_add(ns);
-            sample.occurrences += 1;
+            sample.occurrences = sample.occurrences.saturating_add(times);
         }
     }
 
@@ -211,7 +214,7 @@ impl JvmWaits {
 mod tests {
     use libjvmprobe::{
         Pid,
-        trace::waits::{Awaited, ThreadName},
+        trace::waits::{Awaited, Others, ThreadName},
     };
 
     use super::*;
@@ -240,6 +243,7 @@ mod tests {
             stack: Arc::clone(stack),
             kernel_stack: [Frame::new(FrameKind::Kernel, "futex_wait")].into(),
             holder: None,
+            others: Others::default(),
         }
     }
 
@@ -297,6 +301,18 @@ mod tests {
             (format!("app.Main.main;app.Main.{method};futex_wait;[{kind}]"), ns, times)
         };
         assert_eq!(lines, [line("a park", 14, 3), line("a sleep", 3, 1), line("b park", 1, 1)]);
+    }
+
+    #[test]
+    fn waits_that_were_left_out_count_with_the_stack_of_the_recorded_one() {
+        let first_ns = monotonic_ns() - SECOND;
+        let mut waits = Waits::new(first_ns, WINDOW, 1 << 20);
+        let own = stack("app.Main.a");
+        let others = Others { times: 9, ns: 70 };
+        waits.add(&Wait { others, ..wait(1, Kind::Park, first_ns + 9, 5, &own) });
+        let [of_jvm] = &waits.take_all()[..] else { panic!() };
+        assert_eq!(of_jvm.kinds, [waited(Kind::Park, 10, 75)]);
+        assert_eq!((of_jvm.profile.total(), of_jvm.profile.sampled()), (75, 10));
     }
 
     #[test]

@@ -5,7 +5,6 @@ mod about;
 mod collect;
 mod new_processes;
 mod processes;
-mod tenants;
 mod thinned;
 mod unnamed;
 mod unnamed_samples;
@@ -26,7 +25,6 @@ pub use about::{About, Sink};
 use about::Since;
 use collect::{addresses, prefetch_java_frames};
 use new_processes::NewProcesses;
-use tenants::{Tenants, Work};
 use unnamed_samples::Sampled;
 
 use crate::{
@@ -39,14 +37,17 @@ use crate::{
     process::{Process, Target, libjvm::native_image},
     stack::{Stack, code_log::SharedNames, native::Files, profile::Profile},
     sys::{Idle, Pace},
-    trace::samples::{
-        Options, SymbolSource, Targets,
-        event::Event,
-        events::{EventKind, EventSpec, attach},
-        naming::{self, Naming},
-        process::{Shared, SharedKey, Traced},
-        session::{self, Count, SampleKey, Session},
-        waits::Waits,
+    trace::{
+        samples::{
+            Options, SymbolSource, Targets,
+            event::Event,
+            events::{EventKind, EventSpec, attach},
+            naming::{self, Naming},
+            process::{Shared, SharedKey, Traced},
+            session::{self, Count, SampleKey, Session},
+            waits::Waits,
+        },
+        tenants::{Tenants, Work},
     },
 };
 
@@ -453,11 +454,11 @@ impl<S: Sink> Watch for Sampler<S> {
                     // If the kernel side leaves out some loads and unloads, all others are ignored as well,
                     // because an incomplete code log would give wrong names.
                     if let Some(traced) = self.processes.get_mut(&pid)
-                        && !self.tenants.leaves_out_code(pid)
+                        && !self.tenants.leaves_out_metadata(pid)
                     {
                         traced.take(event);
                     }
-                    self.tenants.charge(pid, Work::Code);
+                    self.tenants.charge(pid, Work::Metadata);
                 }
             }
         }

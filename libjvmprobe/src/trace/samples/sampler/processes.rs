@@ -165,8 +165,8 @@ impl<S: Sink> Sampler<S> {
             self.tenants.charge_walks(pid, cost.ns);
             self.sink.cost(cost);
         }
-        if self.tenants.leaves_out_code(pid) {
-            self.tenants.leave_out_code(pid, session::left_out(&self.session, pid.into()));
+        if self.tenants.leaves_out_metadata(pid) {
+            self.tenants.leave_out_metadata(pid, session::left_out(&self.session, pid.into()));
         }
         self.session.forget(pid.into());
         if let Some(waits) = &mut self.waits {

@@ -5,20 +5,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    Sampler, Samples, Sink, Stacks,
-    new_processes::OverdueProcess,
-    tenants::{Limited, Work},
-};
+use super::{Sampler, Samples, Sink, Stacks, new_processes::OverdueProcess};
 use crate::{
     Result,
     jvms::Watch,
     stack::{Stack, code_log::CodeLog},
     sys::limited,
-    trace::samples::{
-        Targets,
-        process::Traced,
-        session::{self, Count, SampleKey, Session},
+    trace::{
+        samples::{
+            Targets,
+            process::Traced,
+            session::{self, Count, SampleKey, Session},
+        },
+        tenants::{Limited, Work},
     },
 };
 
@@ -63,10 +62,11 @@ impl<S: Sink> Sampler<S> {
                 &self.session,
                 pid.into(),
                 limit.unwalked,
-                limit.leaves_out_code,
+                limit.leaves_out_metadata,
             );
-            self.tenants.leave_out_code(pid, left_out);
-            if let Some(traced) = self.processes.get_mut(&pid).filter(|_| limit.leaves_out_code) {
+            self.tenants.leave_out_metadata(pid, left_out);
+            if let Some(traced) = self.processes.get_mut(&pid).filter(|_| limit.leaves_out_metadata)
+            {
                 // Once an unload is missing, the log would give the name of the unloaded code to other code.
                 traced.code = CodeLog::default();
             }
@@ -77,14 +77,14 @@ impl<S: Sink> Sampler<S> {
     pub(super) fn start_share_interval(&mut self) {
         let processes = &self.processes;
         for &pid in processes.keys() {
-            if self.tenants.leaves_out_code(pid) {
-                self.tenants.leave_out_code(pid, session::left_out(&self.session, pid.into()));
+            if self.tenants.leaves_out_metadata(pid) {
+                self.tenants.leave_out_metadata(pid, session::left_out(&self.session, pid.into()));
             }
         }
         let limited = self.tenants.next_interval(|pid| processes.contains_key(&pid));
-        for Limited { tenant, walks, code } in limited {
+        for Limited { tenant, walks, metadata } in limited {
             limited::add("walks", &tenant, walks);
-            limited::add("naming", &tenant, code);
+            limited::add("naming", &tenant, metadata);
         }
         self.apply_limits();
     }

@@ -1,11 +1,12 @@
 //! Shares of the CPU time for walking and naming stacks, by tenant. A tenant (control group) whose JVMs make
-//! this work expensive loses its own stacks first.
+//! this work expensive loses its own stacks first. The sampler and the tracer of waits have a budget each.
 //!
 //! The CPU time that walking a tenant's stacks takes from its JVMs, and that naming them takes from this thread, is
 //! added up over an interval. At its end, the budget is shared by max-min fairness. If a tenant needs more than its
-//! share, only a random part of its stacks is walked in the next interval; all its samples are still counted.
-//! Loads and unloads of compiled code may take half of a share. Those beyond it are not sent. Code that is
-//! then unloaded before user space reads it from the JVM has no name.
+//! share, only a random part of its stacks is walked in the next interval; all its samples and waits are still counted.
+//! Metadata may take half of a share. What exceeds that is left out: for the sampler, loads and unloads of compiled
+//! code, so that code that is then unloaded before user space reads it from the JVM has no name; for the tracer of
+//! waits, lists of threads, so that the locks for which new threads wait are unknown.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,8 +23,8 @@ use crate::{
     sys::{fair_share, thread_cpu_time},
 };
 
-/// Part of a tenant's share that loads and unloads of its code may take.
-const MAX_CODE_SHARE: f64 = 0.5;
+/// Part of a tenant's share that metadata may take.
+const MAX_METADATA_SHARE: f64 = 0.5;
 /// If a tenant uses more than this multiple of its share within an interval, none of its stacks are walked
 /// until the interval is over.
 const MAX_BURST: f64 = 2.0;
@@ -37,28 +38,28 @@ const MAX_GROWTH: f64 = 2.0;
 pub(super) struct Limited {
     /// The tenant: see [`Container::tenant`](crate::process::cgroup::Container::tenant).
     pub(super) tenant: Arc<str>,
-    /// Samples whose stacks were not walked.
+    /// Samples or waits whose stacks were not walked.
     pub(super) walks: u64,
-    /// Loads and unloads of compiled code that were not recorded.
-    pub(super) code: u64,
+    /// Items of metadata that were not recorded.
+    pub(super) metadata: u64,
 }
 
 /// Limits of a process, for the kernel side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Limit {
-    /// Number of samples in 2^32 whose stacks are not walked.
+    /// Number of samples or waits in 2^32 whose stacks are not walked.
     pub(super) unwalked: u32,
-    /// Whether loads and unloads of code are not sent.
-    pub(super) leaves_out_code: bool,
+    /// Whether metadata is left out.
+    pub(super) leaves_out_metadata: bool,
 }
 
 /// Work that counts against a tenant's share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// Walking and naming stacks.
+    /// Walking and naming stacks; for waits, all work for each of them.
     Stacks,
-    /// Recording loads and unloads of compiled code.
-    Code,
+    /// Recording loads and unloads of compiled code, or reading lists of threads.
+    Metadata,
 }
 
 /// Shares of all tenants.
@@ -91,10 +92,10 @@ struct Tenant {
     /// CPU time that it may use in this interval, in nanoseconds.
     allowed_ns: f64,
     stacks: WorkTime,
-    code: WorkTime,
+    metadata: WorkTime,
     /// Detail that the tenant lost in this interval.
     walks_left_out: u64,
-    code_left_out: u64,
+    metadata_left_out: u64,
 }
 
 /// CPU time spent on one kind of work in this interval.
@@ -176,7 +177,7 @@ impl Tenants {
         };
         let (spent, allowed) = match work {
             Work::Stacks => (&mut tenant.stacks, MAX_BURST * tenant.allowed_ns),
-            Work::Code => (&mut tenant.code, MAX_CODE_SHARE * tenant.allowed_ns),
+            Work::Metadata => (&mut tenant.metadata, MAX_METADATA_SHARE * tenant.allowed_ns),
         };
         spent.ns += ns;
         if spent.ns > allowed {
@@ -193,17 +194,17 @@ impl Tenants {
     }
 
     /// Adds the loads and unloads left out since the last call. `total` is the process's total.
-    pub(super) fn leave_out_code(&mut self, pid: u32, total: u64) {
+    pub(super) fn leave_out_metadata(&mut self, pid: u32, total: u64) {
         let Some(member) = self.members.get_mut(&pid) else { return };
         let new = total.saturating_sub(std::mem::replace(&mut member.left_out, total));
         if let Some(tenant) = self.tenants.get_mut(&member.tenant) {
-            tenant.code_left_out += new;
+            tenant.metadata_left_out += new;
         }
     }
 
-    /// Returns whether loads and unloads of a process's code are left out.
-    pub(super) fn leaves_out_code(&self, pid: u32) -> bool {
-        self.members.get(&pid).is_some_and(|member| member.applied.leaves_out_code)
+    /// Returns whether a process's metadata is left out.
+    pub(super) fn leaves_out_metadata(&self, pid: u32) -> bool {
+        self.members.get(&pid).is_some_and(|member| member.applied.leaves_out_metadata)
     }
 
     /// Returns the limits that have changed since the last call, by process.
@@ -232,9 +233,9 @@ impl Tenants {
         let share_ns = fair_share(needs, budget_ns);
         let mut limited = Vec::new();
         for (name, tenant) in &mut self.tenants {
-            let (walks, code) = (tenant.walks_left_out, tenant.code_left_out);
-            if walks > 0 || code > 0 {
-                limited.push(Limited { tenant: Arc::clone(name), walks, code });
+            let (walks, metadata) = (tenant.walks_left_out, tenant.metadata_left_out);
+            if walks > 0 || metadata > 0 {
+                limited.push(Limited { tenant: Arc::clone(name), walks, metadata });
             }
             tenant.next_interval(elapsed, share_ns, budget_ns);
         }
@@ -269,15 +270,15 @@ impl Tenant {
             walked: 1.0,
             allowed_ns,
             stacks: spent,
-            code: spent,
+            metadata: spent,
             walks_left_out: 0,
-            code_left_out: 0,
+            metadata_left_out: 0,
         }
     }
 
     /// Returns the CPU time that the tenant would have used without limits.
     fn needs_ns(&self, elapsed: Duration) -> f64 {
-        self.stacks.needed_ns(elapsed) / self.walked + self.code.needed_ns(elapsed)
+        self.stacks.needed_ns(elapsed) / self.walked + self.metadata.needed_ns(elapsed)
     }
 
     fn next_interval(&mut self, elapsed: Duration, share_ns: f64, budget_ns: f64) {
@@ -286,13 +287,13 @@ impl Tenant {
         self.walked = if self.needs_ns(elapsed) <= share_ns {
             most
         } else {
-            let code_ns = self.code.needed_ns(elapsed).min(MAX_CODE_SHARE * share_ns);
-            let wanted = (share_ns - code_ns) / all_walks_ns.max(1.0);
+            let metadata_ns = self.metadata.needed_ns(elapsed).min(MAX_METADATA_SHARE * share_ns);
+            let wanted = (share_ns - metadata_ns) / all_walks_ns.max(1.0);
             wanted.min(most).max(MIN_WALKED)
         };
         self.allowed_ns = share_ns.min(budget_ns);
-        (self.stacks, self.code) = (WorkTime::default(), WorkTime::default());
-        (self.walks_left_out, self.code_left_out) = (0, 0);
+        (self.stacks, self.metadata) = (WorkTime::default(), WorkTime::default());
+        (self.walks_left_out, self.metadata_left_out) = (0, 0);
     }
 
     fn limit(&self) -> Limit {
@@ -302,7 +303,7 @@ impl Tenant {
             None => (ALL * (1.0 - self.walked)) as u32,
             Some(_) => u32::MAX,
         };
-        Limit { unwalked, leaves_out_code: self.code.ended.is_some() }
+        Limit { unwalked, leaves_out_metadata: self.metadata.ended.is_some() }
     }
 }
 
@@ -349,7 +350,7 @@ mod tests {
         assert_eq!((walked(&tenants, "noisy"), walked(&tenants, "quiet")), (0.5, 1.0));
         let mut changes = tenants.take_changes();
         changes.sort_unstable_by_key(|(pid, _)| *pid);
-        let half = Limit { unwalked: 1 << 31, leaves_out_code: false };
+        let half = Limit { unwalked: 1 << 31, leaves_out_metadata: false };
         assert_eq!(changes, [(1, half), (2, half)]);
         assert!(tenants.take_changes().is_empty());
         // Half of the walks takes half of the time: the share stays.
@@ -357,7 +358,7 @@ mod tests {
         tenants.leave_out_walks(2, 2);
         stacks(&mut tenants, 1, 8.0);
         stacks(&mut tenants, 3, 2.0);
-        let expected = Limited { tenant: "noisy".into(), walks: 7, code: 0 };
+        let expected = Limited { tenant: "noisy".into(), walks: 7, metadata: 0 };
         assert_eq!(end(&mut tenants), [expected]);
         assert_eq!((walked(&tenants, "noisy"), walked(&tenants, "quiet")), (0.5, 1.0));
         // A new process gets the limits of its tenant.
@@ -399,26 +400,26 @@ mod tests {
     }
 
     #[test]
-    fn code_events_beyond_half_the_share_are_dropped() {
+    fn metadata_beyond_half_the_share_is_left_out() {
         let mut tenants = tenants();
-        tenants.spend(3, Work::Code, 1.0 * MS, Duration::ZERO);
-        tenants.spend(1, Work::Code, 4.0 * MS, Duration::ZERO);
+        tenants.spend(3, Work::Metadata, 1.0 * MS, Duration::ZERO);
+        tenants.spend(1, Work::Metadata, 4.0 * MS, Duration::ZERO);
         assert!(tenants.take_changes().is_empty());
-        tenants.spend(1, Work::Code, 2.0 * MS, SECOND);
+        tenants.spend(1, Work::Metadata, 2.0 * MS, SECOND);
         stacks(&mut tenants, 1, 8.0);
         assert_eq!(tenants.take_changes().len(), 2);
-        assert!(tenants.leaves_out_code(1) && !tenants.leaves_out_code(3));
-        tenants.leave_out_code(1, 100);
-        tenants.leave_out_code(2, 1);
-        tenants.leave_out_code(1, 130);
-        let expected = Limited { tenant: "noisy".into(), walks: 0, code: 131 };
+        assert!(tenants.leaves_out_metadata(1) && !tenants.leaves_out_metadata(3));
+        tenants.leave_out_metadata(1, 100);
+        tenants.leave_out_metadata(2, 1);
+        tenants.leave_out_metadata(1, 130);
+        let expected = Limited { tenant: "noisy".into(), walks: 0, metadata: 131 };
         assert_eq!(end(&mut tenants), [expected]);
-        // The quiet tenant leaves 9 ms. Code may use half of that, so 4.5 ms are left for the stacks.
+        // The quiet tenant leaves 9 ms. Metadata may use half of that, so 4.5 ms are left for the stacks.
         let walked = walked(&tenants, "noisy");
         assert!((walked - 4.5 / 8.0).abs() < 1e-9, "{walked}");
-        // The next interval begins without a limit on code.
+        // The next interval begins without a limit on metadata.
         tenants.take_changes();
-        assert!(!tenants.leaves_out_code(1));
+        assert!(!tenants.leaves_out_metadata(1));
         assert!(end(&mut tenants).is_empty());
     }
 
@@ -427,7 +428,7 @@ mod tests {
         let mut tenants = Tenants::new(SECOND);
         tenants.add_to(1, "noisy".into());
         tenants.spend(1, Work::Stacks, 1e12, Duration::ZERO);
-        tenants.spend(1, Work::Code, 1e12, Duration::ZERO);
+        tenants.spend(1, Work::Metadata, 1e12, Duration::ZERO);
         end(&mut tenants);
         assert!(tenants.take_changes().is_empty());
     }
