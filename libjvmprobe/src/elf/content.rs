@@ -1,8 +1,9 @@
 //! Content of sections: complete, reserved in the name of a tenant, or piece by piece.
 
-use std::{fs::File, ops::Deref, os::unix::fs::FileExt};
+use std::{fs::File, num::NonZeroU64, ops::Deref, os::unix::fs::FileExt};
 
 use goblin::elf::section_header;
+use rustix::fs::{Advice, fadvise};
 
 use crate::{
     Error, Result,
@@ -26,6 +27,9 @@ const MAX_IMAGE_HEAP: u64 = 128 << 20;
 
 /// Maximum size in bytes of a section that contains one name and a checksum, or one short note.
 const MAX_SHORT: u64 = 64 << 10;
+/// Size of a section above which its pages do not stay in the page cache, where they would count towards the memory limit
+/// of this process's control group. Symbol tables of a JVM are smaller.
+const MAX_CACHED: u64 = 16 << 20;
 
 /// Number of bytes that are read at once from sections of any size.
 pub(super) const PIECE: usize = 256 << 10;
@@ -174,7 +178,13 @@ impl Content<'_> {
             let own = left.min(PIECE);
             buffer.resize(left.min(PIECE + overlap), 0);
             self.fill(at, &mut buffer)?;
-            if !visit(at, &buffer, own) {
+            let goes_on = visit(at, &buffer, own);
+            if self.len > MAX_CACHED {
+                let len = NonZeroU64::new(own as u64);
+                // If the pages stay in the cache, the kernel has to reclaim them later.
+                let _ = fadvise(self.file, self.start + at, len, Advice::DontNeed);
+            }
+            if !goes_on {
                 break;
             }
             at += own as u64;

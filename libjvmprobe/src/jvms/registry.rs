@@ -262,7 +262,13 @@ impl Registry {
         state.subscribers.push(Arc::downgrade(&queue));
         drop(state);
         let (registry, refused) = (self.clone(), BTreeMap::new());
-        Ok(Arrivals { queue, registry, refused, _priority_boost: PriorityBoost::begin() })
+        Ok(Arrivals {
+            queue,
+            registry,
+            refused,
+            held_back: Vec::new(),
+            _priority_boost: PriorityBoost::begin(),
+        })
     }
 
     /// Returns the number of processes that exited while they waited to be examined. A process waits if its
@@ -279,6 +285,8 @@ pub struct Arrivals {
     registry: Registry,
     /// JVMs whose further arrivals are dropped.
     refused: BTreeMap<Pid, Weak<Target>>,
+    /// JVMs that arrive later, because their tenant takes long to read.
+    held_back: Vec<Arrival>,
     /// Raises the priority of the subscribing thread, so that it learns of a JVM within 100 ms even on a busy
     /// machine. Some JVMs live for only one second. The thread itself uses little CPU time.
     _priority_boost: PriorityBoost,
@@ -345,6 +353,28 @@ impl Arrivals {
             let refused = self.refused.get(&target.pid()).and_then(Weak::upgrade);
             refused.is_none_or(|refused| !Arc::ptr_eq(&refused, target))
         });
+        match self.registry.0.0.options.pace {
+            Pace::Calm => self.hold_back(arrivals, |arrival| {
+                let tenant = cgroup::tenant_of(arrival.target.pid());
+                &*tenant != cgroup::HOST && reading_cost::wait_until(&tenant).is_some()
+            }),
+            _ => arrivals,
+        }
+    }
+
+    /// Keeps the arrivals of tenants that take long to read. The caller would read their files, and meanwhile could not
+    /// serve other tenants.
+    fn hold_back(
+        &mut self,
+        new: Vec<Arrival>,
+        must_wait: impl Fn(&Arrival) -> bool,
+    ) -> Vec<Arrival> {
+        let is_new = |held: &Arrival| new.iter().any(|new| new.target.pid() == held.target.pid());
+        self.held_back.retain(|held| !is_new(held) && held.target.process.fate() == Fate::Alive);
+        let mut all = std::mem::take(&mut self.held_back);
+        all.extend(new);
+        let arrivals;
+        (self.held_back, arrivals) = all.into_iter().partition(must_wait);
         arrivals
     }
 
@@ -954,6 +984,28 @@ mod tests {
         }
         let (is_read, next) = read("cheap");
         assert!(is_read && next < Instant::now() + Duration::from_secs(10));
+    }
+
+    #[test]
+    fn jvms_of_a_tenant_that_takes_long_to_read_arrive_later() {
+        let (library, jvm) = (library(), FakeJvm::new("UseG1GC"));
+        let mut arrivals = given().subscribe().unwrap();
+        let processes = [WaitingShell::new(), WaitingShell::new()];
+        let new = processes.each_ref().map(|one| arrival(one, &library, Ok(jvm.hotspot())));
+        let [costly, cheap] = new.each_ref().map(|arrival| arrival.target.pid());
+        let pids = |arrivals: Vec<Arrival>| -> Vec<_> {
+            arrivals.iter().map(|arrival| arrival.target.pid()).collect()
+        };
+        let is_costly = |arrival: &Arrival| arrival.target.pid() == costly;
+        assert_eq!(pids(arrivals.hold_back(new.to_vec(), is_costly)), [cheap]);
+        // The latest state of a JVM replaces the one that was held back.
+        assert!(arrivals.hold_back(vec![new[0].clone()], is_costly).is_empty());
+        assert_eq!(pids(arrivals.hold_back(Vec::new(), |_| false)), [costly]);
+        assert!(arrivals.hold_back(Vec::new(), |_| false).is_empty());
+        let [first, _] = processes;
+        arrivals.hold_back(vec![new[0].clone()], |_| true);
+        drop(first);
+        assert!(arrivals.hold_back(Vec::new(), |_| false).is_empty(), "it has ended");
     }
 
     #[test]

@@ -35,7 +35,7 @@ const MAX_BYTES: u64 = 64 << 10;
 /// Maximum length of a tenant's name in bytes. Longer paths are cut, and end with a hash of the path.
 const MAX_TENANT: usize = 128;
 /// Tenant of processes that belong to no other tenant: kernel threads and processes outside of services.
-const HOST: &str = "host";
+pub(crate) const HOST: &str = "host";
 /// Service whose groups are containers, even if the owner of its folder is unknown.
 const CONTAINERD: &str = "containerd";
 
