@@ -22,6 +22,8 @@ struct cost {
 	__u64 timed;            /* number of measured runs */
 	__u64 timed_ns;         /* total run time of these */
 	__u64 untrapped_ns;     /* run time of programs that no trap calls, estimated */
+	__u64 interrupts;       /* sampling interrupts; they are not included in hits */
+	__u64 last_tgid;        /* process of the last hit; only in the entry of processes without their own */
 };
 
 /* One in this many runs of programs that no trap calls is measured; a power of two. */
@@ -45,16 +47,31 @@ static __always_inline struct cost *cost_of(__u64 key)
 	return bpf_map_lookup_elem(&costs, &key);
 }
 
-/* Counts one hit. */
+/* Counts one hit of a probe. */
 static __always_inline void count_cost(__u64 key)
 {
+	__u64 others = COST_OF_OTHERS;
 	struct cost *cost;
 
 	if (!counts_costs)
 		return;
-	cost = cost_of(key);
+	cost = bpf_map_lookup_elem(&costs, &key);
+	if (!cost) {
+		cost = bpf_map_lookup_elem(&costs, &others);
+		if (cost)
+			cost->last_tgid = bpf_get_current_pid_tgid() >> 32;
+	}
 	if (cost)
 		__sync_fetch_and_add(&cost->hits, 1);
+}
+
+/* Counts one sampling interrupt. */
+static __always_inline void count_interrupt(__u64 key)
+{
+	struct cost *cost = counts_costs ? cost_of(key) : NULL;
+
+	if (cost)
+		__sync_fetch_and_add(&cost->interrupts, 1);
 }
 
 /* Begins the measurement of a program's run. Returns the time in nanoseconds, or 0 if this run is not measured. */

@@ -253,7 +253,7 @@ int sample(struct bpf_perf_event_data *ctx)
 
 	/* Interrupts of an idle processor delay no thread, so they cost nothing. */
 	if (counts_costs && current_ids(&tgid, &tid) && tgid)
-		count_cost(tgid);
+		count_interrupt(tgid);
 	take_sample(ctx);
 	if (tgid)
 		end_run(tgid, begin);

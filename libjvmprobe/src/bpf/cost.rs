@@ -7,10 +7,11 @@ use std::collections::HashMap;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::{
-    Result,
+    Pid, Result,
     bpf::{
         records::{entries, word},
-        trap_cost::trap_costs,
+        sees_initial_pids,
+        trap_cost::{TrapCosts, trap_costs},
     },
 };
 
@@ -33,24 +34,19 @@ pub struct Cost {
     pub hits: u64,
     /// CPU time lost to these hits and samples, and to programs that run at context switches, in nanoseconds.
     pub ns: u64,
+    /// Part of that time that hits of probes took, without that of sampling interrupts, in nanoseconds.
+    pub probes_ns: u64,
+    /// If `pid` is 0, the process that hit a probe last, if it is known.
+    pub last_pid: Option<Pid>,
     /// Estimated run time of the programs, or of those parts of them, whose run time is measured separately, in
     /// nanoseconds.
     pub run_ns: u64,
 }
 
-/// Event that interrupts a thread to run a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trigger {
-    /// A probe.
-    Probe,
-    /// The interrupt of a sampling event.
-    Interrupt,
-}
-
 /// An entry of the map. Its counters never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Runs {
-    /// Number of hits.
+    /// Number of hits of probes.
     pub(crate) hits: u64,
     /// Number of measured runs.
     pub(crate) timed: u64,
@@ -58,6 +54,10 @@ pub(crate) struct Runs {
     pub(crate) timed_ns: u64,
     /// Estimated run time of programs that no trap or interrupt calls, in nanoseconds.
     pub(crate) untrapped_ns: u64,
+    /// Number of sampling interrupts.
+    pub(crate) interrupts: u64,
+    /// In the entry of [`OTHERS`], the process that hit a probe last.
+    last_tgid: u64,
 }
 
 impl Runs {
@@ -67,6 +67,8 @@ impl Runs {
             timed: word(value, 8)?,
             timed_ns: word(value, 16)?,
             untrapped_ns: word(value, 24)?,
+            interrupts: word(value, 32)?,
+            last_tgid: word(value, 40)?,
         })
     }
 
@@ -82,6 +84,8 @@ impl Runs {
             timed: self.timed.saturating_sub(before.timed),
             timed_ns: self.timed_ns.saturating_sub(before.timed_ns),
             untrapped_ns: self.untrapped_ns.saturating_sub(before.untrapped_ns),
+            interrupts: self.interrupts.saturating_sub(before.interrupts),
+            last_tgid: self.last_tgid,
         }
     }
 
@@ -89,12 +93,28 @@ impl Runs {
     pub(crate) fn average_ns(&self) -> Option<f64> {
         (self.timed > 0).then(|| self.timed_ns as f64 / self.timed as f64)
     }
+
+    /// Returns the cost of these runs. `run_ns` is the average run time, and `missed_hits` are hits without a run.
+    fn cost(&self, target: u64, run_ns: f64, missed_hits: f64, trap_costs: TrapCosts) -> Cost {
+        let TrapCosts { probe_ns, interrupt_ns } = trap_costs;
+        let probes_ns = self.hits as f64 * (probe_ns + run_ns) + missed_hits * probe_ns;
+        let ns = probes_ns + self.interrupts as f64 * (interrupt_ns + run_ns);
+        let hits = self.hits.saturating_add(self.interrupts).saturating_add(missed_hits as u64);
+        let last_pid = Some(Pid(self.last_tgid as u32));
+        Cost {
+            pid: (target & u64::from(u32::MAX)) as u32,
+            hits,
+            ns: (ns as u64).saturating_add(self.untrapped_ns),
+            probes_ns: probes_ns as u64,
+            last_pid: last_pid.filter(|pid| pid.0 > 0 && target == OTHERS && sees_initial_pids()),
+            run_ns: self.timed_ns.saturating_mul(TIMED_ONE_IN),
+        }
+    }
 }
 
 /// Costs of all JVMs of a tracer.
 pub(crate) struct Costs {
     map: MapHandle,
-    trigger: Trigger,
     seen: HashMap<u64, Runs>,
     /// Number of hits that the kernel side did not count, by JVM.
     missed_hits: HashMap<u64, f64>,
@@ -103,14 +123,9 @@ pub(crate) struct Costs {
 
 impl Costs {
     /// Creates an instance without costs. From here on, hits are counted in the map.
-    pub(super) fn new(map: MapHandle, trigger: Trigger) -> Self {
-        let costs = Self {
-            map,
-            trigger,
-            seen: HashMap::new(),
-            missed_hits: HashMap::new(),
-            all: Runs::default(),
-        };
+    pub(super) fn new(map: MapHandle) -> Self {
+        let (seen, missed_hits) = (HashMap::new(), HashMap::new());
+        let costs = Self { map, seen, missed_hits, all: Runs::default() };
         costs.add(OTHERS);
         costs
     }
@@ -155,22 +170,28 @@ impl Costs {
     }
 
     fn cost(&mut self, target: u64, runs: Runs) -> Option<Cost> {
-        let trap_costs = trap_costs();
-        let price = match self.trigger {
-            Trigger::Probe => trap_costs.probe_ns,
-            Trigger::Interrupt => trap_costs.interrupt_ns,
-        };
         let new = runs.since(&self.seen.insert(target, runs).unwrap_or_default());
         self.all.timed += new.timed;
         self.all.timed_ns += new.timed_ns;
         let missed_hits = self.missed_hits.remove(&target).unwrap_or(0.0);
         let average = if new.timed >= ENOUGH_RUNS { new } else { runs };
         let run_ns = average.average_ns().or(self.all.average_ns()).unwrap_or(0.0);
-        let ns = new.hits as f64 * (price + run_ns) + missed_hits * trap_costs.probe_ns;
-        let ns = (ns as u64).saturating_add(new.untrapped_ns);
-        let hits = new.hits.saturating_add(missed_hits as u64);
-        let pid = (target & u64::from(u32::MAX)) as u32;
-        let run_ns = new.timed_ns.saturating_mul(TIMED_ONE_IN);
-        (hits > 0 || ns > 0).then_some(Cost { pid, hits, ns, run_ns })
+        let cost = new.cost(target, run_ns, missed_hits, trap_costs());
+        (cost.hits > 0 || cost.ns > 0).then_some(cost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probe_hits_and_sampling_interrupts_are_told_apart() {
+        let prices = TrapCosts { probe_ns: 1000.0, interrupt_ns: 5000.0 };
+        let runs = Runs { hits: 10, interrupts: 3, untrapped_ns: 7, ..Runs::default() };
+        let cost = runs.cost(42, 500.0, 2.0, prices);
+        assert_eq!((cost.pid, cost.hits), (42, 15));
+        assert_eq!((cost.probes_ns, cost.ns), (17_000, 17_000 + 16_500 + 7));
+        assert_eq!(cost.last_pid, None);
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     Error, Result,
     bpf::{
         self,
-        cost::{self, Costs, Trigger},
+        cost::{self, Costs},
         probes::{Binary, Links, Plan, Scope, attach},
         records, sparse_map,
         stream::EventStream,
@@ -123,8 +123,8 @@ impl<S: Skel<'static>, E> Session<S, E> {
     ///
     /// # Errors
     /// [`Error::Bpf`], [`Error::Defect`].
-    pub(crate) fn with_costs(mut self, trigger: Trigger) -> Result<Self> {
-        self.costs = Some(Costs::new(map(self.skel, cost::MAP)?, trigger));
+    pub(crate) fn with_costs(mut self) -> Result<Self> {
+        self.costs = Some(Costs::new(map(self.skel, cost::MAP)?));
         Ok(self)
     }
 

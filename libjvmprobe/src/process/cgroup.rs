@@ -256,7 +256,7 @@ pub(crate) fn of(pid: Pid) -> Container {
 }
 
 /// Returns the tenant of a process: see [`Container::tenant`]. A process that has ended belongs to `host`.
-pub(crate) fn tenant_of(pid: Pid) -> Arc<str> {
+pub fn tenant_of(pid: Pid) -> Arc<str> {
     Arc::clone(&group_of(pid).tenant)
 }
 

@@ -8,9 +8,7 @@ use libbpf_rs::{
 use crate::{
     Addr, Error, Result,
     bpf::{
-        self,
-        cost::Trigger,
-        preflight,
+        self, preflight,
         records::{bytes, clear, copy, entries, take_entries},
         session,
         spans::{self, SpanSources},
@@ -137,7 +135,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     let skel = session::load(open)?;
     let mut session = Session::new(skel, Event::decode, stacks)?.with_maps_by_jvm(&BY_JVM);
     if options.pace == Pace::Calm {
-        session = session.with_costs(Trigger::Probe)?;
+        session = session.with_costs()?;
     }
     Ok(if stacks { session.with_variant(WALKS) } else { session })
 }

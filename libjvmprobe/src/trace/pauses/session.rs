@@ -7,9 +7,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use crate::{
     Result,
     bpf::{
-        self,
-        cost::Trigger,
-        preflight, session,
+        self, preflight, session,
         sparse_map::{self, SparseMap},
         walker,
     },
@@ -97,5 +95,5 @@ pub(crate) fn load(
     }
     let skel = session::load(open)?;
     let session = Session::new(skel, Event::decode, stacks)?.with_maps_by_jvm(&BY_JVM);
-    if pace == Pace::Calm { session.with_costs(Trigger::Probe) } else { Ok(session) }
+    if pace == Pace::Calm { session.with_costs() } else { Ok(session) }
 }

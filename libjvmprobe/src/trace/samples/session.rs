@@ -11,7 +11,6 @@ use crate::{
     Error, Result,
     bpf::{
         self, clock,
-        cost::Trigger,
         kernel_types::KernelTypes,
         offcpu::{self, Hook, TaskFields, Thread},
         perf, preflight,
@@ -202,7 +201,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         walker.keep_rows();
     }
     if options.pace == Pace::Calm {
-        session = session.with_costs(Trigger::Interrupt)?;
+        session = session.with_costs()?;
     }
     Ok(session.with_maps_by_jvm(&[
         "targets",

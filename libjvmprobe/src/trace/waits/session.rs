@@ -9,7 +9,6 @@ use crate::{
     Addr, Error, Pid, Result,
     bpf::{
         self, clock,
-        cost::Trigger,
         kernel_types::KernelTypes,
         offcpu::{self, Hook, TaskFields, Thread},
         records::{bytes, copy},
@@ -79,7 +78,7 @@ pub(super) fn load(hook: &Hook, options: Options) -> Result<Session> {
         walker.keep_rows();
     }
     let session = session.with_maps_by_jvm(&["known_stacks", "limits_of", "left_out_of"]);
-    if pace == Pace::Calm { session.with_costs(Trigger::Probe) } else { Ok(session) }
+    if pace == Pace::Calm { session.with_costs() } else { Ok(session) }
 }
 
 /// Returns the offsets by which the kernel side sees that a task's control group has used up its CPU time: of

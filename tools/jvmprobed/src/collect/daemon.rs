@@ -32,7 +32,7 @@ use crate::{
         jvms::Jvms,
         ladder::Measures,
         limit_log::LimitLog,
-        saving::{self, Probes, Saving},
+        saving::{self, Saving},
         signals::{self, Signals},
         tracers::{self, MAX_BATCHES, Tracers},
         values::HostCpuReader,
@@ -469,15 +469,7 @@ impl Daemon {
 
     fn adjust_measures(&mut self) {
         let before = self.saving.current();
-        let totals = self.totals.lock();
-        let probes = Probes {
-            stops_ns: totals.probe_cost_ns(|tracer| tracer == tracers::STOPS),
-            allocation_ns: totals.probe_cost_ns(|tracer| tracer == tracers::ALLOCATION),
-            samples_ns: totals.probe_cost_ns(|tracer| tracer == tracers::SAMPLES),
-            waits_ns: totals.probe_cost_ns(|tracer| tracer == tracers::WAITS),
-        };
-        drop(totals);
-        let change = self.saving.evaluate(self.jvms.running(), probes);
+        let change = self.saving.evaluate(self.jvms.running(), self.builder.probes());
         self.set_budgets();
         let Some(change) = change else { return };
         log::info!(saving:serde = change.values(); "{}", change.describe());

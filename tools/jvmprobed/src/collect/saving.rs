@@ -19,8 +19,9 @@
 //!
 //! Some work is done at each step: the search for JVMs, pauses, storing and pushing. A tenant can make it expensive, but
 //! no step makes it cheaper. Therefore the account is charged with at most half of the limit for all such work, within
-//! it with at most a quarter for the probes of stops, and with at most half of the limit for the probes of allocation and
-//! of waits, within it with at most an eighth for those of waits, which run at each context switch. A tenant that causes a
+//! it with at most a quarter for the probes of stops and of compiled code, and with at most half of the limit for all
+//! probes together, within it with at most an eighth for those of waits, which run at each context switch. Hits of
+//! processes that are not traced are not charged at all ([`Probes`]). A tenant that causes a
 //! storm of stops, of allocation, of context switches or of new processes slows only itself down: it causes no step down
 //! that would affect other tenants.
 //!
@@ -40,10 +41,12 @@ use std::{
 
 use serde_json::{Value, json};
 
+use libjvmprobe::bpf::cost::Cost;
+
 use crate::collect::{
     costs::{Costs, ResourceUse, ThreadCosts},
     ladder::{Ladder, Measures},
-    tracers::DEFAULT_WINDOW,
+    tracers::{self, DEFAULT_WINDOW},
 };
 
 /// The account holds at most the CPU time that the limit allows in this time.
@@ -70,7 +73,7 @@ const STACK_SHARE: f64 = 1.0 / 16.0;
 const STACK_SHARE_OF_BALANCE: f64 = 0.125;
 /// Part of the limit that the search for deadlocks may use, as elapsed time.
 const THREAD_SHARE: f64 = 0.25;
-/// Maximum part of the limit that the account is charged with for probes of stops.
+/// Maximum part of the limit that the account is charged with for probes of stops and of compiled code.
 const STOP_SHARE: f64 = 0.25;
 /// Maximum part of the limit that the account is charged with for what the probes of waits take from the JVMs.
 const SWITCH_SHARE: f64 = 0.125;
@@ -185,10 +188,11 @@ pub struct Saving {
     last: (Instant, ResourceUse, Probes),
 }
 
-/// CPU time that probes took from all processes since the start, in nanoseconds.
+/// CPU time that probes took since the start from all processes that are traced, in nanoseconds. That of processes that are
+/// not traced is left out: they pay for their hits themselves, and no step would change what they do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Probes {
-    /// Cost of the probes of stops.
+    /// Cost of the probes of stops, and of the sampler's probes, which record stops and compiled code.
     pub stops_ns: u64,
     /// Cost of the probes of allocation.
     pub allocation_ns: u64,
@@ -199,6 +203,24 @@ pub struct Probes {
 }
 
 impl Probes {
+    /// Adds the cost of a tracer's probes to a process.
+    pub fn add(&mut self, tracer: &str, cost: &Cost) {
+        let others_ns = cost.ns.saturating_sub(cost.probes_ns);
+        let probes_ns = if cost.pid == 0 { 0 } else { cost.probes_ns };
+        let sum = match tracer {
+            tracers::STOPS => &mut self.stops_ns,
+            tracers::ALLOCATION => &mut self.allocation_ns,
+            tracers::WAITS => &mut self.waits_ns,
+            tracers::SAMPLES => {
+                self.stops_ns = self.stops_ns.saturating_add(probes_ns);
+                self.samples_ns = self.samples_ns.saturating_add(others_ns);
+                return;
+            }
+            _ => return,
+        };
+        *sum = sum.saturating_add(probes_ns).saturating_add(others_ns);
+    }
+
     fn since(self, before: Self) -> Self {
         Self {
             stops_ns: self.stops_ns.saturating_sub(before.stops_ns),
@@ -309,15 +331,11 @@ impl Saving {
     fn charged(&self, window: Duration, own: Costs, probes: Probes) -> Costs {
         let max_ns = |part: f64| (part * self.limits.of(window) * 1e9) as u64;
         let allocation_ns = probes.allocation_ns.min(max_ns(ALLOCATION_SHARE));
-        let all = own.and(Costs {
-            samples_ns: probes.samples_ns,
-            waits_ns: probes
-                .waits_ns
-                .min(max_ns(SWITCH_SHARE))
-                .min(max_ns(ALLOCATION_SHARE) - allocation_ns),
-            allocation_ns,
-            fixed_ns: probes.stops_ns.min(max_ns(STOP_SHARE)),
-        });
+        let left_ns = max_ns(ALLOCATION_SHARE) - allocation_ns;
+        let waits_ns = probes.waits_ns.min(max_ns(SWITCH_SHARE)).min(left_ns);
+        let stops_ns = probes.stops_ns.min(max_ns(STOP_SHARE)).min(left_ns - waits_ns);
+        let samples_ns = probes.samples_ns;
+        let all = own.and(Costs { samples_ns, waits_ns, allocation_ns, fixed_ns: stops_ns });
         Costs { fixed_ns: all.fixed_ns.min(max_ns(FIXED_SHARE)), ..all }
     }
 
@@ -583,19 +601,39 @@ mod tests {
         }
         let all = Probes { samples_ns: second, ..storm };
         let charged = |own, probes| saving.charged(DEFAULT_WINDOW, own, probes);
-        let expected = Costs {
-            samples_ns: second,
-            waits_ns: 0,
-            allocation_ns: 75_000_000,
-            fixed_ns: 37_500_000,
-        };
+        let expected =
+            Costs { samples_ns: second, waits_ns: 0, allocation_ns: 75_000_000, fixed_ns: 0 };
         assert_eq!(charged(Costs::default(), all), expected);
+        let stops = charged(Costs::default(), Probes { allocation_ns: 0, waits_ns: 0, ..all });
+        assert_eq!(stops.fixed_ns, 37_500_000);
         assert_eq!(charged(search, all), Costs { fixed_ns: 75_000_000, ..expected });
         let switches = charged(Costs::default(), Probes { allocation_ns: 0, ..storm });
         assert_eq!((switches.waits_ns, switches.allocation_ns), (18_750_000, 0));
         let few =
             Probes { stops_ns: 1000, allocation_ns: 2000, waits_ns: 4000, ..Probes::default() };
         assert_eq!(charged(Costs::default(), few).total_ns(), 7000);
+    }
+
+    #[test]
+    fn probe_hits_of_a_process_that_is_not_traced_cause_no_step_down() {
+        let mut saving = saving();
+        let second = 1_000_000_000;
+        let hits = |pid, ns| Cost { pid, ns, probes_ns: ns, ..Cost::default() };
+        let all = [tracers::STOPS, tracers::ALLOCATION, tracers::WAITS, tracers::SAMPLES];
+        let mut probes = Probes::default();
+        all.iter().for_each(|tracer| probes.add(tracer, &hits(0, second)));
+        assert_eq!(probes, Probes::default());
+        // A traced JVM that executes all probes all the time is charged as much as a storm of stops, so samples of
+        // others go on.
+        all.iter().for_each(|tracer| probes.add(tracer, &hits(7, second)));
+        let interrupts = Cost { ns: 1_000_000, ..Cost::default() };
+        probes.add(tracers::SAMPLES, &interrupts);
+        assert_eq!((probes.stops_ns, probes.samples_ns), (2 * second, 1_000_000));
+        let own = Costs { fixed_ns: 30_000_000, samples_ns: 10_000_000, ..Costs::default() };
+        for _ in 0..400 {
+            let charged = saving.charged(DEFAULT_WINDOW, own, probes);
+            assert_eq!(saving.evaluate_window(DEFAULT_WINDOW, charged, LOW_USE, 10), None);
+        }
     }
 
     #[test]

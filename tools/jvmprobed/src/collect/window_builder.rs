@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, mem, sync::Arc};
 
 use libjvmprobe::{
     bpf::clock::monotonic_ns,
-    process::CpuTime,
+    process::{CpuTime, cgroup::tenant_of},
     stack::profile::{Measure, Profile},
     sys::limited,
     trace::pauses::record::Record,
@@ -15,6 +15,7 @@ use crate::{
     collect::{
         batch::{Batch, Delivery},
         jvms::Jvms,
+        saving::Probes,
     },
     metrics::{
         SharedTotals,
@@ -33,6 +34,10 @@ const MAX_STOPS: usize = 4 << 20;
 /// are kept.
 const MAX_SPANS: usize = 1024;
 
+/// Number of hits of a tracer's probes by processes that are not traced from which on the tenant of the last one is named:
+/// some thousand per second in a window of 15 seconds. A JVM that starts, or that a rule excludes, causes fewer.
+const MANY_UNTRACED_HITS: u64 = 100_000;
+
 /// Builds windows. A window is open until [`close`](Self::close), and then waits for the data of its interval that the
 /// tracers deliver later.
 #[derive(Debug)]
@@ -42,6 +47,7 @@ pub struct WindowBuilder {
     open: Data,
     closed: Option<Closed>,
     left_out: LeftOut,
+    probes: Probes,
 }
 
 /// Data of a window.
@@ -118,7 +124,13 @@ impl WindowBuilder {
     /// Begins the first window, without data.
     pub fn new(totals: SharedTotals) -> Self {
         let (intervals, open) = (Intervals::start(Now::read()), Data::new(monotonic_ns()));
-        Self { totals, intervals, open, closed: None, left_out: LeftOut::default() }
+        let (left_out, probes) = (LeftOut::default(), Probes::default());
+        Self { totals, intervals, open, closed: None, left_out, probes }
+    }
+
+    /// Returns the cost of the probes so far that the daemon is charged with.
+    pub fn probes(&self) -> Probes {
+        self.probes
     }
 
     /// Sets which configured measures are collected from now on.
@@ -238,6 +250,15 @@ impl WindowBuilder {
             Batch::Pause(record) => self.add_stop(at_ns, jvms, record),
             Batch::Cost { tracer, cost } => {
                 self.totals.lock().add_probe_cost(tracer, &cost);
+                self.probes.add(tracer, &cost);
+                if let Some(pid) = cost.last_pid.filter(|_| cost.hits >= MANY_UNTRACED_HITS) {
+                    log::debug!(
+                        "processes that are not traced hit the probes of the tracer {tracer} {} times; the \
+                         last one was process {pid}",
+                        cost.hits
+                    );
+                    limited::add("untraced-hits", &tenant_of(pid), cost.hits);
+                }
                 // The cost to processes that are not traced is included only in the sum over all processes.
                 if let Some(identity) = jvms.known(cost.pid) {
                     let figures = Figures { cost: vec![(tracer, cost.ns)], ..Figures::default() };

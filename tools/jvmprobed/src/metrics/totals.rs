@@ -282,12 +282,6 @@ impl Totals {
         *ns = ns.saturating_add(cost.ns);
     }
 
-    /// Returns the CPU time that the probes of the selected tracers took from all processes, in nanoseconds.
-    pub fn probe_cost_ns(&self, is_wanted: impl Fn(&str) -> bool) -> u64 {
-        let wanted = self.probe_costs.iter().filter(|(tracer, _)| is_wanted(tracer));
-        wanted.map(|(_, (_, ns))| *ns).fold(0, u64::saturating_add)
-    }
-
     /// Counts lost samples or events.
     pub fn add_lost(&mut self, reason: &str, count: u64) {
         bounded_add(&mut self.lost, self.limits.reasons, reason, count);
