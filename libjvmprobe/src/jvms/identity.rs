@@ -155,6 +155,7 @@ impl JvmIdentity {
     pub fn of(process: &Process) -> Result<Self> {
         let arguments = unless_slow(process, process.arguments())?;
         let mut service = Service::of(&arguments, &bytes_of(process, "environ")?);
+        service.attributes.retain(|key, _| !imitates_host(key));
         let dropped_attributes = limit(&mut service.attributes);
         let container = cgroup::of(process.pid);
         let started_ns = started(process.start_ticks);
@@ -244,6 +245,7 @@ impl JvmIdentity {
         for (key, value) in context {
             let is_in_pod = self.attributes.contains_key("k8s.pod.uid");
             let is_refused = NOT_OF_CONTEXT.iter().any(|begin| key.starts_with(begin))
+                || imitates_host(&key)
                 || !may_be_claimed(&key, is_in_pod);
             // The name is the only attribute for which a claim can replace a value, see `is_name_set`.
             if !is_refused && (key == "service.name" || !self.attributes.contains_key(&key)) {
@@ -276,6 +278,22 @@ fn limit(attributes: &mut Attributes) -> u64 {
 /// way, for example by the path of its program.
 pub fn is_of_host(key: &str) -> bool {
     HOST_ATTRIBUTES.contains(&key) && !key.starts_with("process.executable.")
+}
+
+/// Returns whether a receiver could confuse an attribute that a JVM has chosen with one that only the host determines, or with
+/// a label of its own. Receivers replace dots and other characters by underscores, and some ignore the case.
+pub fn imitates_host(key: &str) -> bool {
+    let is_same = |known: &str| known != key && label_of(known).eq(label_of(key));
+    let own = |beginning: &str| label_of(beginning).eq(label_of(key).take(beginning.len()));
+    let host = host_attributes().keys().map(String::as_str);
+    let mut known =
+        HOST_ATTRIBUTES.into_iter().chain(CLAIMABLE_ATTRIBUTES).chain(RUNTIME).chain(host);
+    own("__") || (own("jvmprobe.") && !is_trusted(key)) || known.any(is_same)
+}
+
+/// Returns the characters of the label that receivers make of an attribute's name.
+fn label_of(key: &str) -> impl Iterator<Item = char> {
+    key.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' })
 }
 
 /// Returns whether a JVM cannot set an attribute itself.
@@ -448,6 +466,31 @@ mod tests {
         ] {
             let may = [true, false].map(|is_in_pod| may_be_claimed(key, is_in_pod));
             assert_eq!(may, [in_pod, elsewhere], "{key}");
+        }
+    }
+
+    #[test]
+    fn other_spellings_of_host_attributes_are_refused() {
+        for key in [
+            "container_id",
+            "K8s.Pod.UID",
+            "k8s-pod-uid",
+            "k8s_namespace_name",
+            "systemd_unit",
+            "jvmprobe_tenant",
+            "jvmprobe.restarts",
+            "process_runtime_name",
+            "__session_id__",
+            "__name__",
+            "._x",
+        ] {
+            assert!(imitates_host(key), "{key}");
+            let mut identity = JvmIdentity::default();
+            identity.add_claims(attributes([(key, "victim"), ("team", "a")]));
+            assert_eq!(identity.claimed, attributes([("team", "a")]));
+        }
+        for key in ["container.id", "k8s.pod.name", "service_version", "team", "_x", "app.id"] {
+            assert!(!imitates_host(key), "{key}");
         }
     }
 

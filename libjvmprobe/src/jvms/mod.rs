@@ -45,7 +45,7 @@ pub mod user;
 pub use finder::MinAge;
 pub use host::{configured_attributes, host_attributes, host_name};
 pub(crate) use identity::user_name;
-pub use identity::{JvmIdentity, RUNTIME, is_of_host, known_attributes};
+pub use identity::{JvmIdentity, RUNTIME, imitates_host, is_of_host, known_attributes};
 pub use lost::Lost;
 pub use registry::{Arrival, Arrivals, Reading, Registry, Select, Stage};
 pub use run::{End, Tick, Times, Watch};

@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 
 use libjvmprobe::{
-    jvms::known_attributes,
+    jvms::{imitates_host, known_attributes},
     render::formats::pprof,
     stack::profile::{Measure, Profile, Sample},
 };
@@ -197,8 +197,9 @@ fn labels(identity: &Identity, measure: &Measure) -> Vec<Label> {
         ),
         ("source".to_owned(), "jvmprobed".to_owned()),
     ]);
+    let is_no_label = |name: &str| NO_LABELS.iter().any(|no| sanitized(no) == sanitized(name));
     let others = identity.attributes.iter().filter(|(name, value)| {
-        !name.is_empty() && !value.is_empty() && !NO_LABELS.contains(&name.as_str())
+        !name.is_empty() && !value.is_empty() && !is_no_label(name) && !imitates_host(name)
     });
     // Known attributes come first, so that others that a JVM sets itself do not displace them.
     let (known, others): (Vec<_>, Vec<_>) =
@@ -231,6 +232,31 @@ fn random_uuid() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attributes_that_imitate_labels_of_the_host_are_no_labels() {
+        let all = [
+            ("container_id", "victim"),
+            ("k8s-pod-uid", "victim"),
+            ("jvmprobe_tenant", "victim"),
+            ("process_command_line", "victim"),
+            ("__session_id__", "victim"),
+            ("k8s.pod.uid", "own"),
+            ("team", "a"),
+        ];
+        let attributes = all.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let identity = Identity { name: "shop".into(), attributes, ..Identity::default() };
+        let labels = labels(&identity, &Measure::Time);
+        let labels: Vec<_> = labels.iter().map(|l| (&*l.name, &*l.value)).collect();
+        let expected = [
+            ("__name__", "process_cpu"),
+            ("k8s_pod_uid", "own"),
+            ("service_name", "shop"),
+            ("source", "jvmprobed"),
+            ("team", "a"),
+        ];
+        assert_eq!(labels, expected);
+    }
 
     #[test]
     fn label_names_are_valid_and_label_count_is_bounded() {
