@@ -8,13 +8,14 @@
 //! a limited number of new ones per hour ([`Hourly`]).
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
 
 use libjvmprobe::{
     bpf::cost::Cost,
+    hotspot::memory_pools::MemoryPool,
     sys::{
         fair_slots::{Admission, FairSlots},
         limited,
@@ -44,6 +45,10 @@ const MAX_NAME: usize = 128;
 /// Age from which on a JVM may get any of the new series of its tenant. Younger JVMs get at most half of them, so that many
 /// short-lived JVMs leave series for those that stay.
 const MIN_AGE: Duration = Duration::from_secs(60);
+
+/// Maximum number of memory pools of a JVM that have series, over its lifetime. Their names are read from its memory. HotSpot
+/// has fewer than 12 pools.
+const MAX_POOLS: usize = 16;
 
 /// Time after which the counts of a tenant that is not limited any more make space for those of another tenant.
 const KEEP_LIMITED: Duration = Duration::from_secs(3600);
@@ -123,6 +128,8 @@ pub struct Series {
     namer: Namer,
     /// Latest values of its gauges.
     pub gauges: Gauges,
+    /// Memory pools that have series: their names, and whether they are part of the heap.
+    pools: BTreeSet<(Arc<str>, bool)>,
     ended: Option<Instant>,
 }
 
@@ -409,6 +416,22 @@ impl Series {
         // JVMs beyond the limit share an entry. Their gauges cannot be added, because each reading replaces the last one.
         if self.identity.is_some() {
             self.gauges.update(&figures.gauges);
+            self.limit_pools();
+        }
+    }
+
+    /// Drops the values of memory pools beyond [`MAX_POOLS`].
+    fn limit_pools(&mut self) {
+        let Some(values) = &mut self.gauges.values else { return };
+        let mut may_have_series = |pool: &MemoryPool| {
+            let pool = (Arc::clone(&pool.name), pool.is_heap);
+            self.pools.contains(&pool) || self.pools.len() < MAX_POOLS && self.pools.insert(pool)
+        };
+        let dropped = values.pools.iter().filter(|&pool| !may_have_series(pool)).count();
+        if dropped > 0 {
+            Arc::make_mut(values).pools.retain(may_have_series);
+            let tenant = self.identity.as_ref().map(|identity| identity.tenant());
+            limited::add("series", &tenant.unwrap_or_else(|| OTHER.into()), dropped as u64);
         }
     }
 
@@ -508,6 +531,7 @@ impl SharedTotals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::semconv::values::Values;
 
     fn jvm(name: &str, pid: u32) -> Arc<Identity> {
         Arc::new(Identity { pid, name: name.into(), started_ns: 1, ..Identity::default() })
@@ -611,6 +635,32 @@ mod tests {
         assert_eq!((totals.limited[&("stops", OTHER.into())], totals.limited.len()), (6, 3));
         add(&mut totals, &jvm(&"ä".repeat(1000), 1), &Figures::default());
         assert!(totals.jvms().keys().all(|(name, _)| name.len() <= MAX_NAME));
+    }
+
+    #[test]
+    fn memory_pools_of_a_jvm_have_a_limited_number_of_series() {
+        let mut totals = Totals::default();
+        let identity = jvm("app", 1);
+        let pool = |name: &str| MemoryPool {
+            name: name.into(),
+            is_heap: true,
+            used: 1,
+            committed: 1,
+            initial: None,
+            limit: None,
+            used_after_gc: None,
+        };
+        let mut names = BTreeSet::new();
+        for window in 0..100 {
+            let pools = vec![pool("Eden Space"), pool(&format!("forged {window}"))];
+            let values = Some(Arc::new(Values { pools, ..Values::default() }));
+            let gauges = Gauges { values, ..Gauges::default() };
+            add(&mut totals, &identity, &Figures { gauges, ..Figures::default() });
+            let values = totals.jvms().values().next().unwrap().gauges.values.clone().unwrap();
+            assert!(values.pools.contains(&pool("Eden Space")));
+            names.extend(values.pools.iter().map(|pool| pool.name.clone()));
+        }
+        assert_eq!(names.len(), MAX_POOLS);
     }
 
     fn of_tenant(tenant: &str, pid: u32) -> Arc<Identity> {
