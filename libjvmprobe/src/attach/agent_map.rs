@@ -15,7 +15,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use crate::{
     Addr,
     names::{
-        code::{Code, CodeKind, Inlined, SourceFrame, mask_hidden},
+        clean,
+        code::{Code, CodeKind, Inlined, SourceFrame, method_name},
         java::java_parameters,
     },
 };
@@ -135,9 +136,9 @@ fn frame<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<SourceFrame> 
     let mut next = || fields.next().map(unescape);
     let (class, method, descriptor, file, line) = (next()?, next()?, next()?, next()?, next()?);
     Some(SourceFrame {
-        name: mask_hidden(&format!("{class}.{method}")).into(),
+        name: method_name(&format!("{class}.{method}")),
         signature: java_parameters(&descriptor).map(Into::into),
-        file: (!file.is_empty()).then(|| file.into()),
+        file: (!file.is_empty()).then(|| clean::cut(&file, clean::MAX_PART).into()),
         line: hex(&line).and_then(|line| u32::try_from(line).ok()).unwrap_or(0),
         origin: None,
     })

@@ -19,7 +19,7 @@ use crate::{
         symbols::{ENTRY, Symbols},
     },
     names::{
-        code::{MethodOrigin, mask_hidden},
+        code::{MethodOrigin, method_name},
         java::java_parameters,
     },
 };
@@ -45,6 +45,13 @@ pub(crate) struct MethodInfo {
 }
 
 impl MethodInfo {
+    /// Returns the number of bytes of its names and lines.
+    pub(crate) fn size(&self) -> usize {
+        let optional = [&self.signature, &self.file].into_iter().flatten();
+        let text = self.name.len() + optional.map(|text| text.len()).sum::<usize>();
+        text + self.lines.len() * size_of::<(u32, u32)>()
+    }
+
     /// Returns the line of a bytecode index, 0 if unknown.
     pub(crate) fn line(&self, bci: i32) -> u32 {
         // A negative index means the method's entry.
@@ -120,6 +127,12 @@ impl Methods {
         })
     }
 
+    /// Returns this reader with a cache of at most `max` bytes.
+    #[must_use]
+    pub(super) fn limited_to(self, max: usize) -> Self {
+        Self { symbols: self.symbols.limited_to(max), ..self }
+    }
+
     /// Makes methods that are read from now on have their origins.
     ///
     /// # Errors
@@ -135,9 +148,7 @@ impl Methods {
             return Some(Arc::clone(cached));
         }
         let info = self.read(pages, method).ok()?;
-        let signature = info.signature.as_ref().map_or(0, |signature| signature.len());
-        let bytes = info.name.len() + signature + info.lines.len() * size_of::<(u32, u32)>();
-        self.symbols.reserve(bytes + ENTRY).ok()?;
+        self.symbols.reserve(info.size() + ENTRY).ok()?;
         let info = Arc::new(info);
         self.cached.insert(method, Arc::clone(&info));
         Some(info)
@@ -179,7 +190,7 @@ impl Methods {
             return Err(Error::layout(format!("the method at {method} has no descriptor")));
         }
         Ok(MethodInfo {
-            name: mask_hidden(&format!("{class_name}.{name}")).into(),
+            name: method_name(&format!("{class_name}.{name}")),
             signature: java_parameters(&signature).map(Into::into),
             file,
             lines: self.lines(pages, const_method)?,

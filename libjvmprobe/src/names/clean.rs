@@ -11,6 +11,23 @@ use std::{borrow::Cow, fmt::Write, sync::Arc};
 /// Longer names are cut, because they would be repeated in every stack.
 pub(crate) const MAX_NAME: usize = 8192;
 
+/// Maximum size in bytes of the name of a class, a method or a source file. Generated names are shorter than 500 bytes.
+pub(crate) const MAX_PART: usize = 1024;
+/// Maximum size in bytes of a method's parameters. In practice they are shorter than 3,000 bytes.
+pub(crate) const MAX_PARAMETERS: usize = 4096;
+/// End of a text that was cut.
+pub(crate) const CUT: char = '…';
+
+/// Limits a text to `max` bytes. A text that was cut ends in [`CUT`].
+pub(crate) fn cut(text: &str, max: usize) -> Cow<'_, str> {
+    if text.len() <= max {
+        return Cow::Borrowed(text);
+    }
+    let max = max.saturating_sub(CUT.len_utf8());
+    let end = (0..=max).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    Cow::Owned(format!("{}{CUT}", &text[..end]))
+}
+
 /// Returns whether a character is a control character, is invisible, or changes how the text around it is shown. Source: Unicode, DerivedCoreProperties.txt,
 /// `Default_Ignorable_Code_Point`; in addition, line and paragraph separators, characters that set the direction of
 /// text, and interlinear annotations.
@@ -106,6 +123,15 @@ mod tests {
         assert_eq!(name(&long), long);
         let long: Arc<str> = "x".repeat(MAX_NAME + 1).into();
         assert_eq!(shared(long).len(), MAX_NAME + 3);
+    }
+
+    #[test]
+    fn cut_text_is_marked_and_has_complete_characters() {
+        assert_eq!(cut("größe", 7), "größe");
+        for (max, shown) in [(6, "gr…"), (5, "gr…"), (3, "…")] {
+            assert_eq!(cut("größe", max), shown);
+            assert_eq!(cut(shown, max), shown);
+        }
     }
 
     #[test]

@@ -2,7 +2,13 @@
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-use crate::Addr;
+use crate::{
+    Addr,
+    names::clean::{self, MAX_PARAMETERS, MAX_PART},
+};
+
+/// Maximum size in bytes of a method's name with that of its class.
+const MAX_METHOD: usize = 2 * MAX_PART + 1;
 
 /// Kind of generated code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,7 +88,8 @@ pub struct JavaModule {
 impl Code {
     /// Makes a name without parameters.
     pub fn new(kind: CodeKind, name: &str) -> Self {
-        Self { kind, name: name.into(), signature: None, origin: None, inlined: Arc::new([]) }
+        let name = clean::cut(name, MAX_PART).into();
+        Self { kind, name, signature: None, origin: None, inlined: Arc::new([]) }
     }
 
     /// Makes the name of a method, given as `class.method`. The part that distinguishes hidden classes
@@ -90,8 +97,8 @@ impl Code {
     pub fn method(name: &str, signature: Option<&str>) -> Self {
         Self {
             kind: CodeKind::Method,
-            name: mask_hidden(name).into(),
-            signature: signature.map(Into::into),
+            name: method_name(name),
+            signature: signature.map(|text| clean::cut(text, MAX_PARAMETERS).into()),
             origin: None,
             inlined: Arc::new([]),
         }
@@ -113,6 +120,12 @@ impl Code {
         let behind = self.inlined.partition_point(|range| range.start <= addr);
         behind.checked_sub(1).and_then(|at| self.inlined.get(at)).filter(|range| addr < range.end)
     }
+}
+
+/// Returns a method's name, given as `class.method`, as it is shown and kept: without the part that distinguishes hidden
+/// classes, and with a limited length.
+pub(crate) fn method_name(name: &str) -> Arc<str> {
+    clean::cut(&mask_hidden(name), MAX_METHOD).into()
 }
 
 /// Removes `/0x...` and `+0x...`, which occur in names of hidden classes.

@@ -1,8 +1,25 @@
 //! Java names in class file format.
 
+use crate::names::clean::{self, CUT, MAX_PARAMETERS};
+
 /// Converts the parameters of a method descriptor (JVMS 4.3.3) to Java syntax:
-/// `(ILjava/lang/String;[J)V` becomes `(int, java.lang.String, long[])`.
+/// `(ILjava/lang/String;[J)V` becomes `(int, java.lang.String, long[])`. The result has at most [`MAX_PARAMETERS`] bytes.
+/// The descriptor may have been cut, too; then the result ends in `…)`.
 pub(crate) fn java_parameters(descriptor: &str) -> Option<String> {
+    let parameters = match descriptor.strip_suffix(CUT).filter(|rest| !rest.contains(')')) {
+        Some(rest) => {
+            // The last parameter is incomplete.
+            let whole = rest.rfind(';').and_then(|end| rest.get(..=end));
+            let whole = whole.and_then(|whole| parameters(&format!("{whole})")));
+            let shown = whole.as_deref().and_then(|whole| whole.strip_suffix(')'));
+            shown.map_or_else(|| format!("({CUT})"), |shown| format!("{shown}, {CUT})"))
+        }
+        None => parameters(descriptor)?,
+    };
+    Some(clean::cut(&parameters, MAX_PARAMETERS).into_owned())
+}
+
+fn parameters(descriptor: &str) -> Option<String> {
     let (mut rest, _) = descriptor.strip_prefix('(')?.split_once(')')?;
     let mut types = Vec::new();
     while !rest.is_empty() {
@@ -74,5 +91,16 @@ mod tests {
         let java = java_parameters(parameters).unwrap();
         assert_eq!(descriptor(java.trim_matches(['(', ')'])), parameters);
         assert_eq!(descriptor(""), "()V");
+    }
+
+    #[test]
+    fn long_parameters_are_cut() {
+        for (cut, shown) in
+            [("(ILa/B;Lc/D…", "(int, a.B, …)"), ("(Lc/D…", "(…)"), ("(I)Lc/D…", "(int)")]
+        {
+            assert_eq!(java_parameters(cut).unwrap(), shown);
+        }
+        let long = java_parameters(&format!("({})V", "Z".repeat(10_000))).unwrap();
+        assert!(long.len() <= MAX_PARAMETERS && long.ends_with(CUT));
     }
 }

@@ -8,7 +8,7 @@
 use std::{collections::HashSet, ops::Range, sync::Arc};
 
 use crate::{
-    names::code::{SourceFrame, mask_hidden},
+    names::code::{SourceFrame, method_name},
     native_image::{
         code::Table,
         heap::{Heap, Object, WORD},
@@ -99,7 +99,7 @@ impl Names {
             let class = heap.object(class + self.class_name)?;
             let class = heap.string(class, self.bytes_class)?;
             let name = heap.string(name, self.bytes_class)?;
-            let name: Arc<str> = mask_hidden(&format!("{class}.{name}")).into();
+            let name: Arc<str> = method_name(&format!("{class}.{name}"));
             Some(SourceFrame { name, signature: None, file: None, line, origin: None })
         };
         self.list(heap, info)?.into_iter().map(frame).collect()

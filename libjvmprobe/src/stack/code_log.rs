@@ -62,6 +62,19 @@ pub(crate) struct CodeLog {
     latest: Option<BTreeMap<u64, (u64, Slot)>>,
     /// Whether the snapshot is sorted and free of overlaps.
     is_normalized: bool,
+    /// Size of all names in bytes, less [`USUAL_NAME`] bytes of each.
+    long_names: usize,
+}
+
+/// Bytes of an entry with a name of the usual size.
+pub(crate) const ENTRY: usize = 200;
+/// Usual size of a name with its parameters in bytes.
+const USUAL_NAME: usize = 128;
+
+/// Returns the number of bytes by which a name with its parameters exceeds the usual size.
+fn excess(code: &Code) -> usize {
+    let signature = code.signature.as_ref().map_or(0, |signature| signature.len());
+    (code.name.len() + signature).saturating_sub(USUAL_NAME)
 }
 
 /// An index into the entries of a [`CodeLog`].
@@ -103,6 +116,14 @@ impl Label {
 }
 
 impl Entry {
+    fn excess(&self) -> usize {
+        match &self.label {
+            Label::Parsed(code) => excess(code),
+            // The text of the map is counted as a whole.
+            Label::Line(..) => 0,
+        }
+    }
+
     fn new(start: Addr, size: u64, since: u64, label: Label) -> Self {
         let end = start.0.saturating_add(size);
         Self { start: start.0, end, since, until: u64::MAX, label }
@@ -130,8 +151,22 @@ impl CodeLog {
                 let entry =
                     |(start, size, code)| Entry::new(start, size, 0, Label::Parsed(Arc::new(code)));
                 self.snapshot = entries.into_iter().map(entry).collect();
+                self.text = String::new();
             }
         }
+        self.count_names();
+    }
+
+    fn count_names(&mut self) {
+        let entries = self.snapshot.iter().chain(&self.loads);
+        let unloads = self.unloads.iter().map(|(_, code)| excess(code));
+        let excess: usize = entries.map(Entry::excess).chain(unloads).sum();
+        self.long_names = excess + self.text.len();
+    }
+
+    /// Returns the approximate size of the log in bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.len() * ENTRY + self.long_names
     }
 
     /// Returns the current code, from the snapshot and the loads since then.
@@ -160,11 +195,13 @@ impl CodeLog {
         if self.snapshot.is_empty() || epoch > self.snapshot_epoch {
             insert_current(self.latest(), slot, &entry);
         }
+        self.long_names += entry.excess();
         self.loads.push(entry);
     }
 
     /// Records that code with this name was unloaded at the beginning of `epoch`.
     pub(crate) fn unload(&mut self, epoch: u64, code: Code) {
+        self.long_names += excess(&code);
         self.unloads.push((epoch, code));
     }
 
@@ -224,8 +261,9 @@ impl CodeLog {
             })
             .collect();
         next.shrink_to_fit();
-        let compacted =
+        let mut compacted =
             Self { snapshot: next, snapshot_epoch: epoch, is_normalized: true, ..Self::default() };
+        compacted.count_names();
         std::mem::replace(self, compacted).into_index()
     }
 
@@ -478,6 +516,24 @@ mod tests {
         assert_eq!(name_at(&index, 165, 9).as_deref(), Some("B.new"));
         assert_eq!(name_at(&index, 170, 9), None);
         assert_eq!(name_at(&index, 99, 0), None);
+    }
+
+    #[test]
+    fn size_includes_long_names_until_their_code_has_gone() {
+        let mut log = CodeLog::default();
+        log.load(1, Addr(100), 50, method("A.short"));
+        assert_eq!(log.size(), ENTRY);
+        let long = Code::method(&"n".repeat(65_000), Some(&"p".repeat(65_000)));
+        log.load(2, Addr(200), 50, long.clone());
+        log.unload(3, long.clone());
+        assert!(log.size() > 2 * 6000 && log.size() < 2 * 7000, "{}", log.size());
+        log.load(4, Addr(200), 50, method("B.short"));
+        log.take_index();
+        assert_eq!(log.size(), 2 * ENTRY);
+        log.snapshot(5, snapshot([(Addr(100), 50, long)]));
+        assert!(log.size() > 6000);
+        log.snapshot(6, Snapshot::Map(format!("64 10 {}\n", "n".repeat(9000))));
+        assert!(log.size() > 9000);
     }
 
     #[test]

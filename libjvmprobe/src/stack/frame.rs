@@ -92,6 +92,17 @@ impl Frame {
         Self { origin, ..Self::new(kind, name).at(source.file.clone(), source.line) }
     }
 
+    /// Returns its approximate size in bytes. A text counts for each frame that shares it, which compensates for the
+    /// overhead of allocations.
+    pub(crate) fn size(&self) -> usize {
+        size_of::<Self>() + self.name.len() + self.file.as_ref().map_or(0, |name| name.len())
+    }
+
+    /// Returns the size of frames, as [`Self::size`] does.
+    pub(crate) fn sum_of_sizes(frames: &[Self]) -> usize {
+        frames.iter().map(Self::size).sum()
+    }
+
     /// Returns the name for folded stacks and flame graphs. As in the output of bcc's `profile`, kernel frames end in
     /// `_[k]`.
     pub fn folded(&self) -> String {

@@ -71,6 +71,8 @@ struct NamedLocation {
 pub(crate) struct LocationNames {
     all: Vec<NamedLocation>,
     ids: HashMap<NamedLocation, LocationId>,
+    /// Size of the frames in bytes.
+    frames_size: usize,
 }
 
 impl LocationNames {
@@ -95,6 +97,7 @@ impl LocationNames {
         if self.all.len() >= MAX_LOCATIONS {
             return None;
         }
+        self.frames_size += Frame::sum_of_sizes(&named.frames);
         self.all.push(named.clone());
         self.ids.insert(named, id);
         Some(id)
@@ -112,6 +115,8 @@ pub(crate) struct JavaFrames {
     code: HashMap<(Addr, u16), Option<LocationId>>,
     /// Interpreted methods by the address of their `Method`.
     interpreted: HashMap<Addr, CachedMethod>,
+    /// Size of the names and lines of the interpreted methods in bytes.
+    interpreted_size: usize,
     begin: Instant,
     names: LocationNames,
 }
@@ -129,6 +134,7 @@ impl JavaFrames {
             compiled,
             code: HashMap::new(),
             interpreted: HashMap::new(),
+            interpreted_size: 0,
             begin: Instant::now(),
             names: LocationNames::default(),
         })
@@ -144,12 +150,13 @@ impl JavaFrames {
 
     /// Returns its approximate size in bytes.
     pub fn size(&self) -> usize {
-        /// Bytes of a table entry and of the data that it refers to.
+        /// Bytes of a table entry, without frames, names and lines.
         const CODE: usize = 48;
-        const LOCATION: usize = 300;
-        const METHOD: usize = 500;
-        let known = self.code.len() * CODE + self.names.all.len() * LOCATION;
-        known + self.interpreted.len() * METHOD + self.lookup.size()
+        const LOCATION: usize = 100;
+        const METHOD: usize = 300;
+        let locations = self.names.all.len() * LOCATION + self.names.frames_size;
+        let methods = self.interpreted.len() * METHOD + self.interpreted_size;
+        self.code.len() * CODE + locations + methods + self.lookup.size()
     }
 
     /// Returns the names resolved so far.
@@ -160,7 +167,7 @@ impl JavaFrames {
     /// Removes and returns all names. Code locations seen later are read again.
     pub(crate) fn take_names(&mut self) -> LocationNames {
         self.code.clear();
-        self.interpreted.clear();
+        self.forget_interpreted();
         std::mem::take(&mut self.names)
     }
 
@@ -194,7 +201,7 @@ impl JavaFrames {
             self.code.clear();
         }
         if self.interpreted.len() >= MAX_METHODS {
-            self.interpreted.clear();
+            self.forget_interpreted();
         }
         let (mut code, mut methods) = (BTreeSet::new(), BTreeSet::new());
         let mut oldest = u64::MAX;
@@ -232,6 +239,11 @@ impl JavaFrames {
         self.store(code, seen);
     }
 
+    fn forget_interpreted(&mut self) {
+        self.interpreted.clear();
+        self.interpreted_size = 0;
+    }
+
     /// Stores the names that were read.
     fn store(&mut self, code: BTreeSet<(Addr, u16)>, seen: LookupResult) {
         for (addr, compile_id) in code {
@@ -254,8 +266,10 @@ impl JavaFrames {
                 Some(known) if known.info == info => known.checked = now,
                 _ => {
                     let locations = HashMap::new();
+                    self.interpreted_size += info.size();
                     let known = CachedMethod { info, since: now, checked: now, locations };
-                    self.interpreted.insert(method, known);
+                    let old = self.interpreted.insert(method, known);
+                    self.interpreted_size -= old.map_or(0, |old| old.info.size());
                 }
             }
         }

@@ -76,6 +76,8 @@ pub(super) fn display_name(name: &Arc<str>, signature: Option<&str>, signatures:
 
 /// Maximum number of addresses cached with their names. Most programs are sampled at fewer addresses.
 const MAX_CACHED: usize = 100_000;
+/// Maximum size in bytes of the frames in files that are cached for a process.
+const MAX_CACHED_SIZE: usize = 16 << 20;
 
 fn clear_if_full(cache: &mut HashMap<Addr, Vec<Frame>>) {
     if cache.len() >= MAX_CACHED {
@@ -89,12 +91,14 @@ pub(crate) struct NativeNames {
     maps: CodeMaps,
     symbols: Symbols,
     cache: HashMap<Addr, Vec<Frame>>,
+    /// Size of the cached frames in bytes.
+    size: usize,
 }
 
 impl NativeNames {
     /// Makes a source for these mappings.
     pub fn new(maps: CodeMaps, symbols: Symbols) -> Self {
-        Self { maps, symbols, cache: HashMap::new() }
+        Self { maps, symbols, cache: HashMap::new(), size: 0 }
     }
 
     fn look_up(&self, addr: Addr) -> Vec<Frame> {
@@ -128,8 +132,13 @@ impl NativeNames {
     /// address is known.
     pub fn name(&mut self, addr: Addr, frames: &mut Vec<Frame>) -> bool {
         if !self.cache.contains_key(&addr) {
-            clear_if_full(&mut self.cache);
-            self.cache.insert(addr, self.look_up(addr));
+            if self.cache.len() >= MAX_CACHED || self.size > MAX_CACHED_SIZE {
+                self.cache.clear();
+                self.size = 0;
+            }
+            let found = self.look_up(addr);
+            self.size += Frame::sum_of_sizes(&found);
+            self.cache.insert(addr, found);
         }
         let found = self.cache.get(&addr).map_or(&[][..], Vec::as_slice);
         frames.extend_from_slice(found);

@@ -114,10 +114,9 @@ fn size_of_sample(sample: &Sample) -> usize {
     size_of::<Sample>() + size_of_val(&*sample.stack) + size_of_val(&*sample.times)
 }
 
-/// Returns the approximate size of a frame in bytes. The frame is stored twice: in the list and in the hash
-/// table. A name is counted for each frame that shares it, which compensates for the overhead of allocations.
-fn size_of_frame(frame: &Frame) -> usize {
-    2 * size_of::<Frame>() + frame.name.len() + frame.file.as_ref().map_or(0, |name| name.len())
+/// Returns the approximate size of a frame in bytes. The frame is stored twice: in the list and in the hash table.
+pub(crate) fn size_of_frame(frame: &Frame) -> usize {
+    size_of::<Frame>() + frame.size()
 }
 
 /// A profile. Each distinct frame is stored once.

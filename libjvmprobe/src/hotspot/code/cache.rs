@@ -288,7 +288,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::hotspot::testing::{CODE_FIELDS, Image, own_memory, symbol, u32s};
+    use crate::{
+        hotspot::testing::{CODE_FIELDS, Image, own_memory, symbol, u32s},
+        stack::name::frames_of,
+    };
 
     /// A code cache with the structure of JDK 17, with one method, `A.b(int)`, in one heap.
     struct Fake {
@@ -297,11 +300,15 @@ mod tests {
     }
 
     fn fake() -> Fake {
+        fake_of("A", "b", "(I)V")
+    }
+
+    fn fake_of(class: &str, name: &str, descriptor: &str) -> Fake {
         let mut image = Image::new();
         let image_ref = &mut image;
-        let class_name = symbol(image_ref, "A");
+        let class_name = symbol(image_ref, class);
         let class = image_ref.put(&[class_name.0]);
-        let (name, descriptor) = (symbol(image_ref, "b"), symbol(image_ref, "(I)V"));
+        let (name, descriptor) = (symbol(image_ref, name), symbol(image_ref, descriptor));
         // Words of a ConstantPool: holder, one more word, then entries 0 to 2.
         let pool = image_ref.put(&[class.0, 0, 0, name.0, descriptor.0]);
         // Words of a ConstMethod: pool, then flags, code size, indexes of name and descriptor.
@@ -345,6 +352,25 @@ mod tests {
         let [(begin, size, code)] = &found.code[..] else { panic!("{found:?}") };
         assert_eq!((*begin, *size), (fake.code, 48));
         assert_eq!((&*code.name, code.signature.as_deref()), ("A.b", Some("(int)")));
+    }
+
+    #[test]
+    fn frame_of_a_method_with_long_names_is_small() {
+        let long = |letter: &str| letter.repeat(6_000);
+        let fake = fake_of(&long("C"), &long("m"), &format!("(L{};)V", long("p")));
+        let found = read(&own_memory(), &fake.image.read().unwrap(), Inlining::Nowhere).unwrap();
+        let [(begin, _, code)] = &found.code[..] else { panic!("{found:?}") };
+        assert!(code.name.starts_with("CCC") && code.name.contains(".mmm"), "{}", code.name);
+        assert_eq!(code.signature.as_deref(), Some("(…)"));
+        let mut frames = Vec::new();
+        for signatures in [false, true] {
+            frames_of(code, *begin, signatures, &mut frames);
+        }
+        assert_eq!(frames.len(), 2);
+        for frame in frames {
+            // Its size includes the name.
+            assert!((2048..2400).contains(&frame.size()), "{}", frame.size());
+        }
     }
 
     /// Finds the code at an address, and names it.
@@ -397,18 +423,18 @@ mod tests {
     fn total_length_of_the_names_of_stubs_is_limited() {
         let fake = fake();
         let blob = find(&fake.image.read().unwrap(), fake.code).unwrap().unwrap();
-        let name = "x".repeat(1 << 20);
+        let name = "x".repeat(1 << 10);
         let mut found = CodeList::default();
-        for _ in 0..2 * (MAX_STUB_NAMES >> 20) {
+        for _ in 0..2 * (MAX_STUB_NAMES >> 10) {
             found.push(blob, Code::new(CodeKind::Method, &name));
         }
         assert!(!found.is_full);
         let methods = found.code.len();
-        for _ in 0..2 * (MAX_STUB_NAMES >> 20) {
+        for _ in 0..2 * (MAX_STUB_NAMES >> 10) {
             found.push(Blob { method: None, ..blob }, Code::new(CodeKind::Stub, &name));
         }
         assert!(found.is_full);
-        assert_eq!(found.code.len() - methods, MAX_STUB_NAMES >> 20);
+        assert_eq!(found.code.len() - methods, MAX_STUB_NAMES >> 10);
     }
 
     #[test]

@@ -21,7 +21,8 @@ use crate::{
     process::reader::within,
 };
 
-/// Maximum size in bytes of the methods cached from one lookup to the next.
+/// Maximum size in bytes of the methods cached from one lookup to the next. One lookup reads at most twice as many
+/// bytes; further methods have no names.
 const MAX_METHODS_SIZE: usize = 16 << 20;
 /// Maximum time for reading all code.
 const MAX_TIME: Duration = Duration::from_secs(60);
@@ -81,7 +82,8 @@ impl HotSpot {
     /// # Errors
     /// [`crate::Error::Layout`] naming the missing field.
     pub(crate) fn lookup(&self) -> Result<Lookup> {
-        Ok(Lookup { heaps: Vec::new(), methods: Methods::new(&self.layout)?, unloaded: None })
+        let methods = Methods::new(&self.layout)?.limited_to(2 * MAX_METHODS_SIZE);
+        Ok(Lookup { heaps: Vec::new(), methods, unloaded: None })
     }
 
     /// Splits a blob that has several stubs; `None` for other blobs.

@@ -136,7 +136,7 @@ impl Stacks {
         if let Some(&id) = self.ids.get(&(Arc::clone(&frames), span)) {
             return id;
         }
-        let own = if span.is_none() { size_of_val(&*frames) } else { 0 };
+        let own = if span.is_none() { Frame::sum_of_sizes(&frames) } else { 0 };
         let size = size_of::<KeptStack>() + size_of::<(Arc<[Frame]>, Option<SpanContext>)>() + own;
         if !self.reserved.reserve(size) {
             self.is_full = true;
@@ -259,6 +259,16 @@ mod tests {
         stacks.clear();
         assert_eq!((stacks.frames(id).len(), stacks.id_of(STACK_OTHER)), (0, OTHER));
         assert_eq!(stacks.intern(visible_frames(frames(Kind::Java)).split_off(1)), id);
+    }
+
+    #[test]
+    fn names_of_stacks_count_for_the_memory_budget() {
+        let share = budget::Budget::of(10_000).share(&"a".into());
+        let mut stacks = Stacks::within(&share, true);
+        let stack = |name: &str| vec![Frame::new(Kind::Java, name)];
+        assert!(stacks.intern(stack("short")) > OTHER && !stacks.is_full());
+        assert_eq!(stacks.intern(stack(&"n".repeat(5_000))), OTHER);
+        assert!(stacks.is_full());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::{
         java_frames::LocationNames,
         name::{JavaNames, KernelNames, NativeNames},
         namer::{NamedStack, name_stack},
-        profile::{FrameId, Measure, Profile, Sample},
+        profile::{FrameId, Measure, Profile, Sample, size_of_frame},
     },
     trace::samples::{
         events::{EventKind, EventSpec, labels::Labels},
@@ -102,6 +102,7 @@ impl Naming {
         else {
             return;
         };
+        let known_frames = profile.frames().len();
         let missing = match key.user {
             NOT_WALKED | OVER_SHARE => Some("[not walked]"),
             ASLEEP => Some(ASLEEP_NAME),
@@ -156,6 +157,8 @@ impl Naming {
             Measure::Time => (count.samples, 0),
             _ => (count.value, count.samples),
         };
+        let new_frames = profile.frames().get(known_frames..).unwrap_or_default();
+        self.size += new_frames.iter().map(size_of_frame).sum::<usize>();
         self.size += size_of::<Sample>() + size_of_val(&*stack);
         profile.samples.push(Sample {
             pid: key.pid,
@@ -401,6 +404,17 @@ mod tests {
         };
         assert_eq!(profiles.iter().map(counts).collect::<Vec<_>>(), [[(2, 0)], [(500, 2)]]);
         assert_eq!(profiles[1].measure, Measure::Elapsed("wall".into()));
+    }
+
+    #[test]
+    fn size_includes_new_frames() {
+        let mut naming = Naming::new(vec![EventSpec::cpu()], false, false, 0);
+        let samples = Samples::from([(key(3, 0), times(1))]);
+        naming.add(None, &samples, &stacks());
+        let first = naming.size();
+        naming.add(None, &samples, &stacks());
+        let second = naming.size() - first;
+        assert!(first >= second + 2 * size_of::<Frame>(), "{first} {second}");
     }
 
     #[test]

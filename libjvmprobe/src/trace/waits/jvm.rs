@@ -24,8 +24,9 @@ use crate::{
     },
 };
 
-/// Maximum number of stacks kept by their IDs.
+/// Maximum number of stacks kept by their IDs, and of bytes of the JVMs' stacks.
 pub(super) const MAX_STACKS: usize = 1 << 15;
+pub(super) const MAX_STACKS_SIZE: usize = 64 << 20;
 /// Time within which a new thread is expected in the JVM's list of threads. A thread that is not listed by then is no Java
 /// thread.
 const TIME_TO_LIST: Duration = Duration::from_secs(1);
@@ -69,6 +70,8 @@ pub(super) struct Held {
 pub struct Jvm {
     pub(super) pid: Pid,
     pub(super) stacks: HashMap<u64, Stack>,
+    /// Size of the stacks in bytes.
+    pub(super) stacks_size: usize,
     reader: Option<AwaitedReader>,
     /// Number of classes that the JVM had unloaded when the reader was used last.
     unloaded: Option<u64>,
@@ -103,6 +106,7 @@ impl Jvm {
         Self {
             pid,
             stacks: HashMap::new(),
+            stacks_size: 0,
             reader,
             unloaded: None,
             names: hotspot.map(ThreadNames::new),
@@ -139,9 +143,22 @@ impl Jvm {
         raw: &crate::stack::raw::RawStack,
     ) -> Result<()> {
         if let Some(frames) = namers.name(hotspot, walker, raw)? {
-            self.stacks.insert(id, frames.into());
+            self.keep_stack(id, frames);
         }
         Ok(())
+    }
+
+    fn keep_stack(&mut self, id: u64, frames: Vec<Frame>) {
+        self.stacks_size += Frame::sum_of_sizes(&frames);
+        let old = self.stacks.insert(id, frames.into());
+        self.stacks_size -= old.map_or(0, |old| Frame::sum_of_sizes(&old));
+    }
+
+    /// Forgets all stacks, also those of earlier waits.
+    pub(super) fn forget_stacks(&mut self) {
+        self.stacks.clear();
+        self.stacks_size = 0;
+        self.recent.clear();
     }
 
     /// Records a thread that was seen for the first time.
@@ -318,8 +335,20 @@ impl Jvm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stack::Kind;
 
     const MS: u64 = 1_000_000;
+
+    #[test]
+    fn size_of_stacks_includes_names() {
+        let mut jvm = Jvm::new(Pid(1), None, None);
+        for _ in 0..2 {
+            jvm.keep_stack(3, vec![Frame::new(Kind::Java, "n".repeat(2000))]);
+            assert!((2000..2200).contains(&jvm.stacks_size), "{}", jvm.stacks_size);
+        }
+        jvm.forget_stacks();
+        assert_eq!(jvm.stacks_size, 0);
+    }
 
     #[test]
     fn lock_that_was_released_in_between_has_been_held_for_an_unknown_time() {

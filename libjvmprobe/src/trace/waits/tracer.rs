@@ -29,7 +29,7 @@ use crate::{
         waits::{
             classify::{self, Reason},
             event::{self, Event, wait_event, waker},
-            jvm::{Held, Jvm, MAX_STACKS, Stack},
+            jvm::{Held, Jvm, MAX_STACKS, MAX_STACKS_SIZE, Stack},
             limits::Limits,
             resources,
             session::{self, Session},
@@ -653,10 +653,11 @@ impl<S: Sink> Tool for Tracer<S> {
         self.open_files.release_old();
         self.take_events(jvms, Duration::ZERO)?;
         let stacks: usize = jvms.values().map(|followed| followed.jvm.stacks.len()).sum();
-        if stacks + self.kernel_stacks.len() > MAX_STACKS {
+        let size: usize = jvms.values().map(|followed| followed.jvm.stacks_size).sum();
+        if stacks + self.kernel_stacks.len() > MAX_STACKS || size > MAX_STACKS_SIZE {
             // A stack that occurs again is sent again.
             bpf::records::clear(&self.session.skel.maps.known_stacks)?;
-            jvms.values_mut().for_each(|followed| followed.jvm.stacks.clear());
+            jvms.values_mut().for_each(|followed| followed.jvm.forget_stacks());
             self.kernel_stacks.clear();
         }
         Ok(())

@@ -30,7 +30,7 @@ use crate::{
         libjvm::native_image,
     },
     stack::{
-        code_log::{CodeIndex, CodeLog, SharedNames},
+        code_log::{self, CodeIndex, CodeLog, SharedNames},
         java_frames::{self, JavaFrames, LocationNames},
         native::{Files, Symbols},
         raw::{RawStack, Stack},
@@ -58,9 +58,6 @@ const MAX_FORCED_REREAD_INTERVAL: Duration = Duration::from_secs(16);
 
 /// Maximum time between two re-reads because of unmapped addresses. Samples are named later.
 const MAX_REREAD_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Bytes of one load of compiled code with its name.
-const LOAD: usize = 200;
 
 /// A profiled process and its code.
 pub(crate) struct Traced {
@@ -514,7 +511,8 @@ impl Traced {
 
     /// Returns the approximate size, in bytes, of the code log's loads and unloads and of the names of Java frames.
     pub(crate) fn size(&self) -> usize {
-        self.code.changes() * LOAD + self.java_frames.as_ref().map_or(0, JavaFrames::size)
+        self.code.changes() * code_log::ENTRY
+            + self.java_frames.as_ref().map_or(0, JavaFrames::size)
     }
 
     /// Adds a load or unload of compiled code to the code log.
@@ -528,9 +526,9 @@ impl Traced {
 
     /// Reserves the memory of the code log. If the tenant's share does not suffice, the log begins anew; then only frames that were named when they were first seen have names.
     fn limit_code(&mut self) {
-        /// Number of loads and unloads for which memory is reserved at once.
-        const BATCH: usize = 1024;
-        let needed = self.code.len().next_multiple_of(BATCH) * LOAD;
+        /// Number of bytes that are reserved at once.
+        const BATCH: usize = 200 << 10;
+        let needed = self.code.size().next_multiple_of(BATCH);
         if needed <= self.code_memory.bytes() {
             return;
         }
