@@ -54,6 +54,10 @@ const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_READING: Duration = Duration::from_secs(5);
 /// A read that takes longer than this counts as slow; presumably, the target's memory answers slowly.
 const SLOW: Duration = Duration::from_millis(500);
+/// Number of JVMs of a tenant that a tracer in a daemon begins to follow at once.
+const MAX_AT_ONCE: usize = 16;
+/// Interval of checks whether the tenant of a JVM still has to wait.
+const HELD_BACK_INTERVAL: Duration = Duration::from_secs(1);
 /// A successful read that takes more CPU time than this is charged to the tenant. Reading a libjvm.so for the first time
 /// takes 30 ms.
 const COSTLY: Duration = Duration::from_millis(50);
@@ -192,6 +196,11 @@ impl Queue {
     fn push(&self, arrival: Arrival) {
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         arrivals.insert(arrival.target.pid(), arrival);
+        self.wake_up();
+    }
+
+    /// Makes the subscriber call [`Arrivals::take`].
+    fn wake_up(&self) {
         // A write fails only if the counter is at its maximum, and then the descriptor is readable already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
@@ -267,6 +276,7 @@ impl Registry {
             registry,
             refused,
             held_back: Vec::new(),
+            next_share: Instant::now(),
             _priority_boost: PriorityBoost::begin(),
         })
     }
@@ -285,8 +295,10 @@ pub struct Arrivals {
     registry: Registry,
     /// JVMs whose further arrivals are dropped.
     refused: BTreeMap<Pid, Weak<Target>>,
-    /// JVMs that arrive later, because their tenant takes long to read.
+    /// JVMs that arrive later, because their tenant takes long to read or has many.
     held_back: Vec<Arrival>,
+    /// Earliest time at which they arrive if no others do.
+    next_share: Instant,
     /// Raises the priority of the subscribing thread, so that it learns of a JVM within 100 ms even on a busy
     /// machine. Some JVMs live for only one second. The thread itself uses little CPU time.
     _priority_boost: PriorityBoost,
@@ -354,28 +366,51 @@ impl Arrivals {
             refused.is_none_or(|refused| !Arc::ptr_eq(&refused, target))
         });
         match self.registry.0.0.options.pace {
-            Pace::Calm => self.hold_back(arrivals, |arrival| {
-                let tenant = cgroup::tenant_of(arrival.target.pid());
-                &*tenant != cgroup::HOST && reading_cost::wait_until(&tenant).is_some()
-            }),
+            Pace::Calm if arrivals.is_empty() && Instant::now() < self.next_share => arrivals,
+            Pace::Calm => self.share(
+                arrivals,
+                |arrival| cgroup::tenant_of(arrival.target.pid()),
+                |tenant| tenant != cgroup::HOST && reading_cost::wait_until(tenant).is_some(),
+            ),
             _ => arrivals,
         }
     }
 
-    /// Keeps the arrivals of tenants that take long to read. The caller would read their files, and meanwhile could not
-    /// serve other tenants.
-    fn hold_back(
+    /// Returns those of the arrivals that the caller is to follow now, one of each tenant, then a second one of each, and so
+    /// on. Keeps those beyond [`MAX_AT_ONCE`], and those of tenants that must wait. The caller reads files of each JVM, and
+    /// meanwhile could not serve other tenants.
+    fn share(
         &mut self,
         new: Vec<Arrival>,
-        must_wait: impl Fn(&Arrival) -> bool,
+        tenant_of: impl Fn(&Arrival) -> Arc<str>,
+        must_wait: impl Fn(&str) -> bool,
     ) -> Vec<Arrival> {
         let is_new = |held: &Arrival| new.iter().any(|new| new.target.pid() == held.target.pid());
         self.held_back.retain(|held| !is_new(held) && held.target.process.fate() == Fate::Alive);
         let mut all = std::mem::take(&mut self.held_back);
         all.extend(new);
-        let arrivals;
-        (self.held_back, arrivals) = all.into_iter().partition(must_wait);
-        arrivals
+        let mut numbers = HashMap::new();
+        let (mut taken, mut has_more) = (Vec::new(), false);
+        for arrival in all {
+            let tenant = tenant_of(&arrival);
+            let waits = must_wait(&tenant);
+            let number = numbers.entry(tenant).or_insert(0);
+            *number += 1;
+            if waits || *number > MAX_AT_ONCE {
+                has_more |= !waits;
+                self.held_back.push(arrival);
+            } else {
+                taken.push((*number, arrival));
+            }
+        }
+        self.next_share = Instant::now();
+        if has_more {
+            self.queue.wake_up();
+        } else {
+            self.next_share += HELD_BACK_INTERVAL;
+        }
+        taken.sort_by_key(|&(number, _)| number);
+        taken.into_iter().map(|(_, arrival)| arrival).collect()
     }
 
     /// Drops further arrivals of a JVM that has ended or cannot be followed.
@@ -993,19 +1028,41 @@ mod tests {
         let processes = [WaitingShell::new(), WaitingShell::new()];
         let new = processes.each_ref().map(|one| arrival(one, &library, Ok(jvm.hotspot())));
         let [costly, cheap] = new.each_ref().map(|arrival| arrival.target.pid());
-        let pids = |arrivals: Vec<Arrival>| -> Vec<_> {
-            arrivals.iter().map(|arrival| arrival.target.pid()).collect()
+        let mut share = |new: &[Arrival], waiting: &str| -> Vec<_> {
+            let tenant = |arrival: &Arrival| {
+                if arrival.target.pid() == costly { "costly".into() } else { "cheap".into() }
+            };
+            let taken = arrivals.share(new.to_vec(), tenant, |tenant| tenant == waiting);
+            taken.iter().map(|arrival| arrival.target.pid()).collect()
         };
-        let is_costly = |arrival: &Arrival| arrival.target.pid() == costly;
-        assert_eq!(pids(arrivals.hold_back(new.to_vec(), is_costly)), [cheap]);
+        assert_eq!(share(&new, "costly"), [cheap]);
         // The latest state of a JVM replaces the one that was held back.
-        assert!(arrivals.hold_back(vec![new[0].clone()], is_costly).is_empty());
-        assert_eq!(pids(arrivals.hold_back(Vec::new(), |_| false)), [costly]);
-        assert!(arrivals.hold_back(Vec::new(), |_| false).is_empty());
+        assert!(share(&new[..1], "costly").is_empty());
+        assert_eq!(share(&[], ""), [costly]);
+        assert!(share(&[], "").is_empty());
         let [first, _] = processes;
-        arrivals.hold_back(vec![new[0].clone()], |_| true);
+        assert!(share(&new[..1], "costly").is_empty());
         drop(first);
-        assert!(arrivals.hold_back(Vec::new(), |_| false).is_empty(), "it has ended");
+        assert!(share(&[], "").is_empty(), "it has ended");
+    }
+
+    #[test]
+    fn jvms_of_different_tenants_arrive_by_turns() {
+        let (library, jvm) = (library(), FakeJvm::new("UseG1GC"));
+        let mut arrivals = given().subscribe().unwrap();
+        let processes: Vec<_> = (0..MAX_AT_ONCE + 3).map(|_| WaitingShell::new()).collect();
+        let new = processes.iter().map(|one| arrival(one, &library, Ok(jvm.hotspot())));
+        let new: Vec<_> = new.collect();
+        let last = new.last().unwrap().target.pid();
+        let tenant = |arrival: &Arrival| {
+            if arrival.target.pid() == last { "other".into() } else { "many".into() }
+        };
+        let taken = arrivals.share(new, tenant, |_| false);
+        assert_eq!(taken.len(), MAX_AT_ONCE + 1);
+        assert_eq!(taken[1].target.pid(), last);
+        // The tracer is woken for the rest.
+        assert_eq!(rustix::io::read(&arrivals.queue.wake, &mut [0; 8]), Ok(8));
+        assert_eq!(arrivals.share(Vec::new(), tenant, |_| false).len(), 2);
     }
 
     #[test]
