@@ -120,7 +120,10 @@ fn totals(net: &Net) -> SharedTotals {
         locked.admit(&identity);
         locked.add(&identity, &figures(jvm.1));
     }
-    locked.add_probe_cost("allocation", &Cost { pid: 1, hits: 1000, ns: 5_000_000, run_ns: 0 });
+    locked.add_probe_cost(
+        "allocation",
+        &Cost { pid: 1, hits: 1000, ns: 5_000_000, ..Cost::default() },
+    );
     locked.own = DaemonMetrics { memory_bytes: 60 << 20, hertz: 19, ..DaemonMetrics::default() };
     locked.add_recorded("cpu", 1200);
     locked.add_lost("ring-buffer", 5);

@@ -118,7 +118,10 @@ fn filled_counters() -> SharedTotals {
         ];
         let allocated_bytes = 1 << 30;
         locked.add(&identity, &Figures { stops, processor, allocated_bytes, waits, cost, gauges });
-        locked.add_probe_cost("allocation", &Cost { pid, hits: 1000, ns: 5_000_000, run_ns: 0 });
+        locked.add_probe_cost(
+            "allocation",
+            &Cost { pid, hits: 1000, ns: 5_000_000, ..Cost::default() },
+        );
     }
     locked.own = DaemonMetrics { memory_bytes: 60 << 20, hertz: 19, ..DaemonMetrics::default() };
     locked.add_recorded("cpu", 1234);

@@ -173,7 +173,9 @@ mod tests {
             let start = found.strip_suffix(CUT).unwrap();
             assert!(text.starts_with(start));
             assert_eq!(&*complete.get(&mut pages, at).unwrap(), text);
-            (shown.clear(), complete.clear(), pages.clear());
+            shown.clear();
+            complete.clear();
+            pages.clear();
         }
         let (_bytes, at) = symbol(b"a/B$$Lambda");
         assert_eq!(&*shown.get(&mut pages, at).unwrap(), "a/B$$Lambda");
