@@ -36,6 +36,17 @@ pub enum Error {
         /// The process.
         pid: Pid,
     },
+    /// The first thread of the process has ended, so that the kernel shows neither its mappings nor its files.
+    #[error(
+        "the first thread of process {pid} has ended, although other threads run; such a process cannot be \
+         examined"
+    )]
+    FirstThreadEnded {
+        /// The process.
+        pid: Pid,
+        /// A thread that runs.
+        running: Pid,
+    },
     /// No running JVM matches the requested name.
     #[error(
         "no running JVM has a main class, jar, service or container that matches `{name}`; run \

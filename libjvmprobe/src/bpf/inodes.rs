@@ -44,8 +44,9 @@ mod skel {
 /// kernel does not reveal the inode.
 ///
 /// # Errors
-/// [`Error::Io`] if the file cannot be mapped, or the iterator cannot be read.
+/// [`Error::Io`] if the file cannot be mapped or was replaced, or the iterator cannot be read.
 pub(crate) fn attached_file(libjvm: &LibJvm) -> Result<FileId> {
+    libjvm.check_is_same()?;
     if let Some(known) = libjvm.attached_as.get() {
         return Ok(*known);
     }

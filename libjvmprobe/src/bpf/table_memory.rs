@@ -14,7 +14,7 @@ use std::{
 };
 
 use crate::{
-    Result,
+    Error, Result,
     elf::{ElfFile, Segments},
     process::code::CodeFile,
     sys::{
@@ -191,8 +191,11 @@ impl TableMemory {
             Err(error) if ran_out(&error) => return Reading::Later,
             Err(_) if is_short => {}
             Err(error) => return fallback(&error.to_string()),
-            Ok((table, _)) if table.rows().is_empty() => return fallback("it has no unwind table"),
-            Ok((table, elf)) => {
+            Ok(None) => return Reading::Later,
+            Ok(Some((table, _))) if table.rows().is_empty() => {
+                return fallback("it has no unwind table");
+            }
+            Ok(Some((table, elf))) => {
                 // From here on, only the rows are held, until they are copied.
                 let (rows, size) = (size_of_val(table.rows()), size(table.rows().len()));
                 used = used.max(rows + size);
@@ -234,13 +237,17 @@ pub(super) fn in_both(rows: usize) -> usize {
     in_kernel(rows) + in_process(rows)
 }
 
-/// Reads the unwind table of a file.
+/// Reads the unwind table of a file. Returns `None` if a container has replaced the file meanwhile.
 fn read_table(
     file: &CodeFile,
     reserve: &mut dyn FnMut(usize) -> bool,
-) -> Result<(UnwindTable, ElfFile)> {
-    let elf = file.reopen().and_then(ElfFile::open)?;
-    Ok((UnwindTable::read_within(&elf, reserve)?, elf))
+) -> Result<Option<(UnwindTable, ElfFile)>> {
+    let opened = file.reopen()?;
+    let copy = opened.try_clone().map_err(|e| Error::io("reopen a mapped file", e))?;
+    let read =
+        ElfFile::open(copy).and_then(|elf| Ok((UnwindTable::read_within(&elf, reserve)?, elf)));
+    // The next attempt reads the descriptor of another container, if there is one.
+    if file.is_same(&opened) { read.map(Some) } else { Ok(None) }
 }
 
 #[cfg(test)]

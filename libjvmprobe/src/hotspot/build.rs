@@ -69,10 +69,15 @@ impl Build {
         let builds = BUILDS.get_or_init(Mutex::default);
         // The map is consistent even after a panic in another thread, because an insertion is one step.
         let mut builds = builds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(build) = builds.get(&libjvm.id) {
+        // A container may have replaced the file since.
+        let is_same = |build: &Self| libjvm.is_same(build.elf.file());
+        if let Some(build) = builds.get(&libjvm.id).filter(|build| is_same(build)) {
             return Ok(Arc::clone(build));
         }
         let build = Arc::new(Self::read(libjvm.elf()?)?);
+        if !is_same(&build) {
+            return Ok(build);
+        }
         if builds.len() >= MAX_BUILDS {
             builds.clear();
         }

@@ -18,7 +18,7 @@ use std::{
 };
 
 use crate::{
-    Pid,
+    Error, Pid,
     jvms::{mappings::Mappings, slots::Slots},
     process::{Candidate, Process, cgroup, pid, scan::Scanner},
     sys::{Pace, limited},
@@ -153,7 +153,8 @@ impl Finder {
         for pid in self.queue_and_take_due(pids, now) {
             found.extend(self.scanner.examine(pid));
             if let Some(Waiting { tenant, .. }) = self.waiting.remove(&pid)
-                && Process::open(pid).is_err()
+                && Process::open(pid)
+                    .is_err_and(|error| !matches!(error, Error::FirstThreadEnded { .. }))
             {
                 self.exited_unexamined += 1;
                 limited::add("short-lived", &tenant, 1);

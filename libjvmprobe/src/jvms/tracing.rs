@@ -352,12 +352,10 @@ impl<T: Tool> Trace<T> {
         let plan_key = |plan: &Plan| (plan.program, format!("{:?}", plan.site));
         plans.retain(|plan| !attached.plans.contains(&plan_key(plan)));
         let session = self.tool.session();
-        attached.links.push(session.attach(
-            &(&target.libjvm).into(),
-            &plans,
-            Scope::AllProcesses,
-            0,
-        )?);
+        let scope = Scope::AllProcesses;
+        let links = session.attach(&(&target.libjvm).into(), &plans, scope, 0)?;
+        target.libjvm.check_is_same()?;
+        attached.links.push(links);
         attached.plans.extend(plans.iter().map(plan_key));
         attached.collectors.insert(collector);
         Ok(())

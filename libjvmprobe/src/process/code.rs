@@ -24,7 +24,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::{
     Addr, FileOffset, Pid, Result,
     elf::{ElfFile, SymbolFile, is_out_of_memory},
-    process::{FileId, Process, cgroup, libjvm, maps, memory::Memory, root::Root},
+    process::{
+        FileId, Process, cgroup, file_id::Version, libjvm, maps, memory::Memory, root::Root,
+    },
     sys::{
         Idle,
         budget::{Budget, Reservation, Share},
@@ -45,20 +47,33 @@ const OPENING: Duration = Duration::from_millis(50);
 const MIN_OPENED: usize = 64;
 const MAX_OPENING: Duration = Duration::from_secs(1);
 
-/// An open file that contains code.
+/// Number of further descriptors that a file on overlays has, each from another tenant.
+const MAX_COPIES: usize = 3;
+
+/// Descriptors of the same file from other containers of its image. A container that writes to the file changes what its own
+/// descriptor leads to, and then another one is read.
+#[derive(Debug, Default)]
+struct Copies([OnceLock<(File, Reservation)>; MAX_COPIES]);
+
+/// An open file that contains code. Processes of several tenants may share it.
 #[derive(Debug)]
 pub struct CodeFile {
     file: File,
+    /// Its version when it was opened. A descriptor that leads to another one is not read.
+    version: Version,
+    copies: Copies,
     /// A separate file with the symbols, if `file` has none.
     symbols: Option<File>,
     /// Share of the limit of open files.
-    _place: Reservation,
+    place: Reservation,
 }
 
 impl CodeFile {
     #[cfg(test)]
     pub(crate) fn new(file: File) -> Self {
-        Self { file, symbols: None, _place: Reservation::default() }
+        let version = Version::of(&file).unwrap();
+        let (symbols, copies, place) = Default::default();
+        Self { file, version, copies, symbols, place }
     }
 
     /// Makes a code file of a core file, with symbols only from sources that no target controls.
@@ -67,7 +82,8 @@ impl CodeFile {
             let elf = ElfFile::open(file).ok().filter(|elf| !elf.has_symbols())?;
             elf.installed_symbols()
         });
-        Self { file, symbols, _place: Reservation::default() }
+        let (version, copies, place) = Default::default();
+        Self { file, version, copies, symbols, place }
     }
 
     /// Makes a code file at the expense of the tenant whose place it takes.
@@ -76,13 +92,15 @@ impl CodeFile {
     /// [`crate::Error::Io`] of the kind `OutOfMemory` if the tenant's share does not suffice. Other tenants that map the
     /// file would lack its symbols, too, if it were opened without them.
     fn in_place(file: File, place: Reservation) -> Result<Self> {
-        let copy = file.try_clone().map_err(|e| crate::Error::io("reopen a mapped file", e))?;
+        let failed = |e| crate::Error::io("reopen a mapped file", e);
+        let version = Version::of(&file).map_err(failed)?;
+        let copy = file.try_clone().map_err(failed)?;
         let symbols = match ElfFile::open_for(copy, &memory_of(&place)) {
             Ok(elf) if !elf.has_symbols() => elf.installed_symbols(),
             Err(error) if is_out_of_memory(&error) => return Err(error),
             Ok(_) | Err(_) => None,
         };
-        Ok(Self { file, symbols, _place: place })
+        Ok(Self { file, version, copies: Copies::default(), symbols, place })
     }
 
     /// Returns the same file with the debug file in the root of process `pid`, and that debug file's identity. `None`
@@ -98,8 +116,9 @@ impl CodeFile {
         let root = Root::open(&Process::open(pid).ok()?).ok()?;
         let symbols = elf.symbols_in(|path| root.file(path))?;
         let meta = symbols.metadata().ok()?;
-        let file = self.reopen().ok()?;
-        Some((Self { file, symbols: Some(symbols), _place: place }, (meta.dev(), meta.ino())))
+        let (file, version, copies) = (self.reopen().ok()?, self.version, Copies::default());
+        let file = Self { file, version, copies, symbols: Some(symbols), place };
+        Some((file, (meta.dev(), meta.ino())))
     }
 
     /// Returns another file with the symbols, if this file has no symbol table: a separate file of the same
@@ -130,15 +149,44 @@ impl CodeFile {
 
     /// Returns a path that opens this file, valid in this process while `self` lives.
     pub fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+        let file = self.current().unwrap_or(&self.file);
+        PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
     }
 
-    /// Returns another descriptor of the same file.
+    /// Returns another descriptor of the same file. After reading it for several processes, check that it [is still the
+    /// file](Self::is_same).
     ///
     /// # Errors
-    /// [`crate::Error::Io`] if too many files are open.
+    /// [`crate::Error::Io`] if too many files are open, or all containers from which it was opened have replaced it.
     pub fn reopen(&self) -> Result<File> {
-        self.file.try_clone().map_err(|e| crate::Error::io("reopen a mapped file", e))
+        let file = self.current().ok_or_else(|| std::io::Error::other("it has been replaced"));
+        let file = file.and_then(File::try_clone);
+        file.map_err(|e| crate::Error::io("reopen a mapped file", e))
+    }
+
+    /// Returns whether a descriptor that [`reopen`](Self::reopen) has returned still leads to this file.
+    pub(crate) fn is_same(&self, file: &File) -> bool {
+        self.version.is_of(file)
+    }
+
+    /// Returns a descriptor that leads to this file.
+    fn current(&self) -> Option<&File> {
+        let copies = self.copies.0.iter().filter_map(|copy| Some(&copy.get()?.0));
+        std::iter::once(&self.file).chain(copies).find(|file| self.is_same(file))
+    }
+
+    /// Adds a descriptor of the same file from another tenant's container.
+    fn add_copy(&self, file: File, place: Reservation) {
+        let tenants = self.copies.0.iter().filter_map(|copy| Some(copy.get()?.1.tenant()));
+        let mut tenants = tenants.chain([self.place.tenant()]);
+        if self.version != Version::default() && !tenants.any(|tenant| tenant == place.tenant()) {
+            let mut copy = Some((file, place));
+            for free in &self.copies.0 {
+                if let Some(added) = copy.take() {
+                    copy = free.set(added).err();
+                }
+            }
+        }
     }
 }
 
@@ -234,9 +282,10 @@ pub struct Mapping {
 type FileNumber = (i32, i32, u64);
 /// Device and inode of a debug file.
 type DebugFile = (u64, u64);
-/// Key of the cache: a mapped file, and the debug file for it in the root of the process. Containers share
-/// the files of a container image, but if their debug files differ, they must not share function names.
-type CacheKey = (FileNumber, Option<DebugFile>);
+/// Key of the cache: the tenant, a mapped file, and the debug file for it in the root of the process. Containers share the
+/// files of a container image, but if their debug files differ, they must not share function names. The numbers in the list
+/// of mappings do not prove what was opened, so tenants share only files that have the same [`FileId`].
+type CacheKey = (Arc<str>, FileNumber, Option<DebugFile>);
 
 impl Mapping {
     /// Makes a mapping whose file is not open.
@@ -257,6 +306,11 @@ impl Mapping {
     fn is_same(&self, other: &Self) -> bool {
         (self.end, self.offset, self.id) == (other.end, other.offset, other.id)
             && self.module == other.module
+    }
+
+    /// Returns whether its file has been replaced by every container from which it was opened.
+    fn is_replaced(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| file.current().is_none())
     }
 
     /// Returns the memory that it takes in the list of a process and in one copy of this list, in bytes.
@@ -479,7 +533,9 @@ impl CodeMaps {
     /// Returns whether a mapping is known, with its file if that can be opened.
     fn knows(&self, map: &MemoryMap) -> bool {
         let known = self.maps.get(&Addr(map.address.0));
-        known.is_some_and(|known| known.is_tried && known.is_same(&Mapping::new(map)))
+        known.is_some_and(|known| {
+            known.is_tried && known.is_same(&Mapping::new(map)) && !known.is_replaced()
+        })
     }
 
     fn open_files(&self) -> HashSet<FileNumber> {
@@ -563,7 +619,7 @@ fn module_name(path: &MMapPath) -> Arc<str> {
 fn file_key(map: &MemoryMap) -> Option<(i32, i32, u64)> {
     match map.pathname {
         MMapPath::Path(_) => Some((map.dev.0, map.dev.1, map.inode)),
-        // All processes of this kernel share one vDSO.
+        // All processes of a kernel have the same vDSO, unless they change it.
         MMapPath::Vdso => Some((0, 0, 0)),
         _ => None,
     }
@@ -597,19 +653,26 @@ impl Opened {
     /// Opens the file of a mapping at the expense of a tenant.
     fn open(&mut self, pid: Pid, map: &MemoryMap, places: &Share) -> Opening {
         let Some(number) = file_key(map) else { return Opening::Done(None) };
-        let shared = self.open_shared(pid, map, (number, None), places);
+        let tenant = places.tenant();
+        let shared = self.open_shared(pid, map, (Arc::clone(tenant), number, None), places);
         let Opening::Done(Some(file)) = &shared else { return shared };
         let mut place = Reservation::within(places);
         if !place.reserve(1) {
             return shared;
         }
         let Some((with_symbols, debug_file)) = file.in_root_of(pid, place) else { return shared };
-        let file = self.files.entry((number, Some(debug_file)));
-        Opening::Done(file.or_insert_with(|| Some(Arc::new(with_symbols))).clone())
+        let key = (Arc::clone(tenant), number, Some(debug_file));
+        let known = self.files.get(&key).cloned().flatten();
+        let known = known.filter(|known| known.current().is_some());
+        let file = Some(known.unwrap_or_else(|| Arc::new(with_symbols)));
+        self.files.insert(key, file.clone());
+        Opening::Done(file)
     }
 
     fn open_shared(&mut self, pid: Pid, map: &MemoryMap, key: CacheKey, places: &Share) -> Opening {
-        if let Some(file) = self.files.get(&key) {
+        let is_usable = |file: &Arc<CodeFile>| file.current().is_some();
+        if let Some(file) = self.files.get(&key).filter(|file| file.as_ref().is_none_or(is_usable))
+        {
             return Opening::Done(file.clone());
         }
         let mut place = Reservation::within(places);
@@ -649,11 +712,13 @@ impl Opened {
         Opening::Done(file)
     }
 
-    /// Returns the cached file that is the same as `file` below an overlay. If there is none, returns a new
-    /// [`CodeFile`] for `file`.
+    /// Returns the cached file that is the same as `file` below an overlay. If there is none, or all its containers have
+    /// replaced it, returns a new [`CodeFile`] for `file`.
     fn share(&mut self, file: File, map: &MemoryMap, place: Reservation) -> Result<Arc<CodeFile>> {
         let id = FileId::of(&file, Some((libjvm::device(map.dev), map.inode))).ok();
-        if let Some(known) = id.and_then(|id| self.by_id.get(&id)?.upgrade()) {
+        let known = id.and_then(|id| self.by_id.get(&id)?.upgrade());
+        if let Some(known) = known.filter(|known| known.current().is_some()) {
+            known.add_copy(file, place);
             return Ok(known);
         }
         let file = Arc::new(CodeFile::in_place(file, place)?);
@@ -663,7 +728,8 @@ impl Opened {
 
     fn close_unused(&mut self, now: Instant) {
         let mut kept = self.used();
-        kept.extend(self.files.iter().filter(|(_, file)| file.is_none()).map(|(&key, _)| key));
+        let failed = self.files.iter().filter(|(_, file)| file.is_none());
+        kept.extend(failed.map(|(key, _)| key.clone()));
         if !self.idle.release(&mut self.files, kept, now).is_empty() {
             self.by_id.retain(|_, file| file.strong_count() > 0);
         }
@@ -678,7 +744,7 @@ impl Opened {
         }
         let is_used = |file: &Arc<CodeFile>| Arc::strong_count(file) > held[&Arc::as_ptr(file)];
         let used = self.files.iter().filter(|(_, file)| file.as_ref().is_some_and(is_used));
-        used.map(|(&key, _)| key).collect()
+        used.map(|(key, _)| key.clone()).collect()
     }
 }
 
@@ -759,7 +825,9 @@ mod tests {
         let (cache, now) = (FileCache::default(), Instant::now());
         let file = Arc::new(CodeFile::new(File::open("/proc/self/exe").unwrap()));
         let keys = [1, 2].map(|device| ((device, 0, 3), None));
-        cache.opened().files.extend(keys.map(|key| (key, Some(Arc::clone(&file)))));
+        cache.opened().files.extend(keys.map(|(number, debug_file)| {
+            (("a".into(), number, debug_file), Some(Arc::clone(&file)))
+        }));
         let later = |seconds| now + Duration::from_secs(seconds);
         cache.close_unused(now);
         cache.close_unused(later(60));
@@ -771,13 +839,65 @@ mod tests {
     }
 
     #[test]
+    fn container_that_replaces_a_file_of_its_image_does_not_change_it_for_others() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        // The mounts are visible to this thread only.
+        let thread = std::thread::spawn(|| {
+            // SAFETY: this thread opens no files of others.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
+            let folder = tempfile::tempdir().unwrap();
+            let script =
+                "mount --make-rprivate /; mkdir r; mount -t tmpfs image r; cd r; mkdir i; printf original > i/lib
+                for n in 1 2; do mkdir u$n w$n m$n
+                mount -t overlay o -o lowerdir=i,upperdir=u$n,workdir=w$n m$n; done";
+            let mut mount = std::process::Command::new("sh");
+            let status = mount.args(["-ec", script]).current_dir(folder.path()).status();
+            assert!(status.unwrap().success());
+            let path = |container: &str| folder.path().join("r").join(container).join("lib");
+            let open = |container| File::open(path(container)).unwrap();
+            let map = maps::of(Pid(std::process::id()), maps::is_code).unwrap().remove(0);
+            let places = Budget::of(100);
+            let share = |cache: &mut Opened, file, tenant: &str| {
+                let mut place = Reservation::within(&places.share(&tenant.into()));
+                assert!(place.reserve(1));
+                cache.share(file, &map, place).unwrap()
+            };
+            let content = |file: &CodeFile| {
+                file.reopen().map(|_| std::fs::read_to_string(file.path()).unwrap())
+            };
+            let [mut alone, mut both] = [Opened::default(), Opened::default()];
+            let first = open("m1");
+            let alone_first = share(&mut alone, open("m1"), "first");
+            let shared = share(&mut both, open("m1"), "first");
+            assert!(Arc::ptr_eq(&shared, &share(&mut both, open("m2"), "second")));
+            let modified = first.metadata().unwrap().modified().unwrap();
+            std::fs::write(path("m1"), "replaced").unwrap();
+            let writable = File::options().write(true).open(path("m1")).unwrap();
+            writable.set_times(std::fs::FileTimes::new().set_modified(modified)).unwrap();
+            assert_eq!(std::io::read_to_string(&first).unwrap(), "replaced", "why this is tested");
+            assert_eq!(content(&shared).unwrap(), "original");
+            assert!(!shared.is_same(&first));
+            assert!(content(&alone_first).is_err());
+            for cache in [&mut alone, &mut both] {
+                let second = share(cache, open("m2"), "second");
+                assert_eq!(content(&second).unwrap(), "original");
+                let first = share(cache, open("m1"), "first");
+                assert_eq!(content(&first).unwrap(), "replaced");
+            }
+        });
+        thread.join().unwrap();
+    }
+
+    #[test]
     fn failed_file_is_not_tried_again_when_the_cache_drops_it() {
         let pid = Pid(std::process::id());
         let (files, mut maps) = (FileCache::default(), CodeMaps::default());
         let addr =
             Addr(failed_file_is_not_tried_again_when_the_cache_drops_it as fn() as usize as u64);
         maps.refresh(pid, &FileCache::default()).unwrap();
-        let failed = (maps.find(addr).unwrap().id, None);
+        let failed = (cgroup::tenant_of(pid), maps.find(addr).unwrap().id, None);
         files.opened().files.insert(failed, None);
         maps = CodeMaps::default();
         maps.refresh(pid, &files).unwrap();

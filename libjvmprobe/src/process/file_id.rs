@@ -4,6 +4,10 @@
 //! mount. So a file that all containers of an image share has a different number in each container. Files
 //! with the same [`FileId`] have the same content, so that symbols and unwind tables are kept once. Probes are
 //! attached to inodes: see `bpf::inodes`.
+//!
+//! A descriptor of a file on an overlay does not always lead to the same content: once a process of the container writes to
+//! the file, it leads to the container's own copy (`ovl_real_file()`, fs/overlayfs/file.c). So whoever reads such a file for
+//! other processes checks its [`Version`] afterwards.
 
 use std::{
     fs::File,
@@ -12,7 +16,7 @@ use std::{
     os::{fd::AsRawFd, unix::fs::MetadataExt},
 };
 
-use rustix::fs::fstatfs;
+use rustix::fs::{AtFlags, StatxFlags, fstatfs, statx};
 
 use crate::process::file_system::OVERLAY;
 
@@ -38,21 +42,53 @@ impl FileId {
     }
 
     /// Determines the identity of an open file. `mapped` is the device and inode number in /proc/PID/maps, if
-    /// the file is mapped. Up to Linux 6.7, these numbers identify the file below an overlay.
+    /// the file is mapped. Up to Linux 6.7, these numbers identify the file below an overlay that was mapped, but the open
+    /// file may be a copy that was made later.
     pub(crate) fn of(file: &File, mapped: Option<(u64, u64)>) -> io::Result<Self> {
         let meta = file.metadata()?;
         let from_stat = Self { dev: meta.dev(), ino: meta.ino() };
         if fstatfs(file)?.f_type as u64 != OVERLAY {
             return Ok(from_stat);
         }
-        let Some(below) = handle(file) else {
-            return Ok(mapped.map_or(from_stat, |(dev, ino)| Self { dev, ino }));
-        };
-        // A handle does not always identify the file system below the overlay, so size and modification time
-        // are compared, too. Files that agree in all of these values count as one file.
+        let below = handle(file);
+        let mapped = mapped.filter(|_| below.is_none()).unwrap_or_default();
+        if below.is_none() && mapped == (0, 0) {
+            return Ok(from_stat);
+        }
+        // A handle does not always identify the file system below the overlay, and a copy that a container has made has the
+        // handle of the original. So size and times are compared, too. Files that agree in all of these values count as one
+        // file.
         let mut hasher = DefaultHasher::new();
-        (below, meta.size(), meta.mtime(), meta.mtime_nsec()).hash(&mut hasher);
+        let version = Version::of(file)?;
+        (below, mapped, meta.size(), meta.mtime(), meta.mtime_nsec(), version).hash(&mut hasher);
         Ok(Self { dev: hasher.finish(), ino: 0 })
+    }
+}
+
+/// What distinguishes a file on an overlay from the copy that a container makes of it: when its inode was made, or if the
+/// file system does not tell, when it was last changed. The container chooses content, size and modification time of the
+/// copy, but not this. Other files have no version, because a descriptor always leads to the same one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Version(Option<(bool, i64, u32)>);
+
+impl Version {
+    /// Determines the version of an open file.
+    ///
+    /// # Errors
+    /// The errors of statx(2) and statfs(2).
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        if fstatfs(file)?.f_type as u64 != OVERLAY {
+            return Ok(Self(None));
+        }
+        let stat = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME | StatxFlags::CTIME)?;
+        let has_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let time = if has_birth { stat.stx_btime } else { stat.stx_ctime };
+        Ok(Self(Some((has_birth, time.tv_sec, time.tv_nsec))))
+    }
+
+    /// Returns whether a descriptor still leads to this version.
+    pub(crate) fn is_of(self, file: &File) -> bool {
+        self.0.is_none() || Self::of(file).is_ok_and(|version| version == self)
     }
 }
 

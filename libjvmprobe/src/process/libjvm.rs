@@ -19,7 +19,7 @@ use procfs::process::{MMPermissions, MMapPath, MemoryMap};
 use crate::{
     Addr, Error, FileOffset, Pid, Result,
     elf::{ElfFile, Lookups, Machine, core_dump::FileMapping, separate_debug_file::SymbolFile},
-    process::{FileId, Process, cgroup, maps, reader, root::Root},
+    process::{FileId, Process, cgroup, file_id::Version, maps, reader, root::Root},
     sys::{
         budget::{Budget, Share},
         limited,
@@ -41,6 +41,8 @@ pub struct LibJvm {
     /// Identity of the inode that the kernel attaches probes to, once it is known: `bpf::inodes`.
     pub(crate) attached_as: OnceLock<FileId>,
     file: File,
+    /// Its version when it was opened.
+    version: Version,
     /// Share of memory in which data of the file is reserved: that of the process's tenant.
     share: Share,
     /// Results of searches for symbols, for all users of this object.
@@ -124,6 +126,8 @@ impl LibJvm {
         let mapped = (device(map.dev), map.inode);
         let id = FileId::of(&file, Some(mapped))
             .map_err(|e| Error::io(format!("stat {}", target_path.display()), e))?;
+        let version = Version::of(&file)
+            .map_err(|e| Error::io(format!("stat {}", target_path.display()), e))?;
         let share = Budget::of_process().share(&cgroup::tenant_of(pid));
         let mut found = Self {
             lookups: Lookups::within(&share).into(),
@@ -136,6 +140,7 @@ impl LibJvm {
             attached_as: OnceLock::new(),
             target_path,
             file,
+            version,
             separate_symbols: None,
             has_untrusted_symbols: false,
         };
@@ -171,7 +176,9 @@ impl LibJvm {
         if cache.len() >= MAX_CACHED_FILES {
             cache.clear();
         }
-        if let Ok(file) = self.file.try_clone() {
+        if let Ok(file) = self.file.try_clone()
+            && self.is_same(&file)
+        {
             cache.insert(self.id, (file, separate_symbols.clone()));
         }
         Ok(separate_symbols)
@@ -198,6 +205,25 @@ impl LibJvm {
         !self.has_untrusted_symbols && !self.is_crowded
     }
 
+    /// Returns whether the descriptor of a file that has this file's identity leads to the content that this file had when it
+    /// was opened.
+    pub(crate) fn is_same(&self, file: &File) -> bool {
+        self.version.is_of(file)
+    }
+
+    /// Checks that its descriptor still leads to the file that was opened. If so after an attachment, that was made to this
+    /// file, and the sites came from this file, because a file that a container has replaced stays replaced.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the container has replaced it.
+    pub(crate) fn check_is_same(&self) -> Result<()> {
+        if self.is_same(&self.file) {
+            return Ok(());
+        }
+        let why = other("its container has replaced the file that the JVM runs".into());
+        Err(Error::io(format!("read {}", self.target_path.display()), why))
+    }
+
     /// Makes the libjvm.so of a core file from its first mapping: the path that the JVM used, and the file.
     ///
     /// # Errors
@@ -215,6 +241,7 @@ impl LibJvm {
             id: id.map_err(|e| Error::io(format!("stat {}", mapping.path.display()), e))?,
             attached_as: OnceLock::new(),
             file,
+            version: Version::default(),
             separate_symbols: None,
             has_untrusted_symbols: false,
         };
@@ -237,6 +264,7 @@ impl LibJvm {
             id,
             attached_as: id.into(),
             file,
+            version: Version::default(),
             separate_symbols: None,
             has_untrusted_symbols: false,
         })

@@ -36,7 +36,7 @@ const SYSTEM_V: &[u8] = b"/SYSV";
 /// [`Io`](crate::Error::Io) if the text exceeds 64 MiB, or the selected lines together exceed 16 MiB.
 pub(crate) fn of(pid: Pid, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<MemoryMap>> {
     let mut kept = Vec::new();
-    for_each_line(pid, |line| {
+    for_each_line(pid, "maps", |line| {
         if !is_system_v(line) && is_wanted(line) {
             if kept.len() + line.len() > MAX_KEPT {
                 return Err(io::Error::other("it has too many mappings"));
@@ -58,7 +58,7 @@ pub(crate) fn first_of(
     is_wanted: impl Fn(&[u8]) -> bool,
 ) -> Result<(Vec<MemoryMap>, usize)> {
     let (mut kept, mut count, mut omitted) = (Vec::new(), 0, 0);
-    for_each_line(pid, |line| {
+    for_each_line(pid, "maps", |line| {
         if !is_system_v(line) && is_wanted(line) {
             if count < max && kept.len() + line.len() <= MAX_KEPT {
                 kept.extend_from_slice(line);
@@ -85,8 +85,20 @@ fn parse(pid: Pid, lines: &[u8]) -> Result<Vec<MemoryMap>> {
 /// # Errors
 /// Returns the errors of [`of`].
 pub(super) fn any_line_contains(pid: Pid, texts: &[&[u8]]) -> Result<bool> {
+    any_line_of(pid, "maps", texts)
+}
+
+/// Like [`any_line_contains`], but for a process whose first thread has ended: reads the mappings of another thread.
+///
+/// # Errors
+/// Returns the errors of [`of`].
+pub(super) fn any_line_of_thread_contains(pid: Pid, thread: Pid, texts: &[&[u8]]) -> Result<bool> {
+    any_line_of(pid, &format!("task/{thread}/maps"), texts)
+}
+
+fn any_line_of(pid: Pid, name: &str, texts: &[&[u8]]) -> Result<bool> {
     let mut is_there = false;
-    for_each_line(pid, |line| {
+    for_each_line(pid, name, |line| {
         is_there = texts.iter().any(|text| has(line, text));
         Ok(!is_there)
     })?;
@@ -114,9 +126,9 @@ pub(super) fn is_code(line: &[u8]) -> bool {
     permissions.is_some_and(|permissions| permissions.get(2) == Some(&b'x'))
 }
 
-fn for_each_line(pid: Pid, line: impl FnMut(&[u8]) -> io::Result<bool>) -> Result<()> {
-    let path = format!("/proc/{pid}/maps");
-    let read = || lines(BufReader::with_capacity(64 << 10, ProcFile::open(pid, "maps")?), line);
+fn for_each_line(pid: Pid, name: &str, line: impl FnMut(&[u8]) -> io::Result<bool>) -> Result<()> {
+    let path = format!("/proc/{pid}/{name}");
+    let read = || lines(BufReader::with_capacity(64 << 10, ProcFile::open(pid, name)?), line);
     read().map_err(|e| read_error(pid, &path, e))
 }
 

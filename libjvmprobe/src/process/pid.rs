@@ -95,7 +95,7 @@ impl Process {
     /// Looks up a process.
     ///
     /// # Errors
-    /// [`Error::NoSuchProcess`], [`Error::ThreadId`], [`Error::Zombie`], or
+    /// [`Error::NoSuchProcess`], [`Error::ThreadId`], [`Error::Zombie`], [`Error::FirstThreadEnded`], or
     /// [`Error::Permission`] if /proc is hidden (`hidepid`).
     pub fn open(pid: Pid) -> Result<Self> {
         let raw = i32::try_from(pid.0)
@@ -113,7 +113,11 @@ impl Process {
         }
         let stat = proc.stat().map_err(|e| proc_error(pid, e))?;
         if matches!(stat.state, 'Z' | 'X' | 'x') {
-            return Err(Error::Zombie { pid });
+            let running = (stat.num_threads > 1).then(|| running_thread(&proc, pid)).flatten();
+            return Err(match running {
+                Some(running) => Error::FirstThreadEnded { pid, running },
+                None => Error::Zombie { pid },
+            });
         }
         if stat.flags & PF_KTHREAD != 0 {
             // A kernel thread has neither memory nor files to read.
@@ -239,6 +243,22 @@ impl Process {
             Err(_) => Fate::Ended,
         }
     }
+}
+
+/// Returns a thread of a process other than the first one that is not exiting, if one is among the first hundred.
+fn running_thread(proc: &Proc, pid: Pid) -> Option<Pid> {
+    /// Maximum number of threads that are examined.
+    const MAX_THREADS: usize = 100;
+    /// `PF_EXITING`, include/linux/sched.h.
+    const EXITING: u32 = 4;
+    let mut threads = proc.tasks().ok()?.take(MAX_THREADS).flatten();
+    let running = threads.find(|thread| {
+        thread.tid.cast_unsigned() != pid.0
+            && thread.stat().is_ok_and(|stat| {
+                !matches!(stat.state, 'Z' | 'X' | 'x') && stat.flags & EXITING == 0
+            })
+    });
+    running.map(|thread| Pid(thread.tid.cast_unsigned()))
 }
 
 /// Returns the parent of a process: the one that started it or has adopted it.

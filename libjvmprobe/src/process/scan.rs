@@ -10,7 +10,7 @@ use std::{
 use crate::{
     Error, Pid,
     process::{Candidate, Target, cgroup, libjvm::JVM_NAMES, maps, reader},
-    sys::{limited, thread_cpu_time},
+    sys::{limited, thread_cpu_time, warn_once},
 };
 
 /// An undecided process is examined again after its age divided by this number: a launcher maps libjvm.so only some
@@ -202,7 +202,14 @@ impl Scanner {
             }
             Err(error) => {
                 seen.examinations = seen.examinations.saturating_add(1);
-                if is_final(&error) {
+                let is_unreadable = is_jvm_without_first_thread(&error);
+                if is_unreadable {
+                    limited::add("unreadable", &cgroup::tenant_of(pid), 1);
+                    let why = "the first thread of this JVM has ended, although other threads run, so it \
+                               cannot be traced";
+                    warn_once(&format!("ignoring process {pid}"), why);
+                }
+                if is_unreadable || is_final(&error) {
                     if let Error::TooManyMappings { .. } = error {
                         log::warn!("ignoring a process: {error}");
                     }
@@ -250,6 +257,7 @@ pub(crate) fn is_final(error: &Error) -> bool {
         Error::NotAJvm { .. }
         | Error::NoSuchProcess { .. }
         | Error::Zombie { .. }
+        | Error::FirstThreadEnded { .. }
         | Error::ThreadId { .. } => false,
         // Its memory or files answer too slowly, or its tenant's share of memory is used up at this time.
         Error::Io { source, .. } => {
@@ -257,6 +265,12 @@ pub(crate) fn is_final(error: &Error) -> bool {
         }
         _ => true,
     }
+}
+
+/// Returns whether an error is about a JVM whose first thread has ended while others run.
+fn is_jvm_without_first_thread(error: &Error) -> bool {
+    let Error::FirstThreadEnded { pid, running } = *error else { return false };
+    maps::any_line_of_thread_contains(pid, running, &JVM_NAMES).unwrap_or_default()
 }
 
 /// Returns whether a process may have mapped a JVM's library. This is cheaper than [`Candidate::find`].
@@ -344,6 +358,44 @@ mod tests {
         }
         end(many);
         end(few);
+    }
+
+    #[test]
+    fn jvm_whose_first_thread_has_ended_is_reported_once_and_other_programs_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, is_jvm) in [("libjvm.so", true), ("libother.so", false)] {
+            let path = folder.path().join(name);
+            fs::write(&path, [0; 4096]).unwrap();
+            let script = "
+import ctypes, mmap, sys, threading, time
+f = open(sys.argv[1], 'rb')
+m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE)
+threading.Thread(target=time.sleep, args=(60,)).start()
+print(flush=True)
+ctypes.CDLL(None).syscall(60 if sys.argv[2] == 'x86_64' else 93, 0)";
+            let mut child = Command::new("python3");
+            child.args(["-c", script]).arg(&path).arg(std::env::consts::ARCH);
+            let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
+            let pid = Pid(child.id());
+            let begin = Instant::now();
+            let has_ended = || matches!(Candidate::find(pid), Err(Error::FirstThreadEnded { .. }));
+            while !has_ended() && begin.elapsed() < Duration::from_secs(10) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let mut scanner = Scanner::new();
+            let refused: Vec<_> = (0..2)
+                .flat_map(|_| {
+                    scanner.examine(pid);
+                    scanner.take_refused()
+                })
+                .collect();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert_eq!(refused.len(), usize::from(is_jvm), "{refused:?}");
+            if let Some((_, error)) = refused.first() {
+                assert!(error.to_string().contains("other threads run"), "{error}");
+            }
+        }
     }
 
     #[test]

@@ -169,6 +169,9 @@ fn exporter(
         return None;
     }
     let found = elf.exported_thread_local(names);
+    if !file.is_same(elf.file()) {
+        return None;
+    }
     Some(found.map(|(which, access)| Exporter { which, access, segments: elf.into_segments() }))
 }
 

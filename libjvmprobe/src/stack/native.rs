@@ -200,7 +200,7 @@ impl Reader {
         reader.unpacked = unpacked.unwrap_or_default();
         let reads_debug_info = symbols.reads_debug_info && is_writable_only_by_root(elf.file());
         let companions = companions(file, &elf, separate_symbols, reads_debug_info);
-        reader.bundle = file.reopen().ok().map(|file| Bundle::new(key, file, companions));
+        reader.bundle = elf.file().try_clone().ok().map(|file| Bundle::new(key, file, companions));
         reader.functions = Functions::read(&elf);
         reader.image = image(elf).unwrap_or_else(|error| {
             if is_out_of_memory(&error) {
@@ -302,6 +302,24 @@ fn is_writable_only_by_root(file: &File) -> bool {
 
 impl Readers {
     fn find(&mut self, file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> FunctionsAt {
+        /// More attempts than a file has descriptors.
+        const ATTEMPTS: usize = 5;
+        for _ in 0..ATTEMPTS {
+            if let Some(found) = self.find_once(file, offset, &symbols) {
+                return found;
+            }
+            self.remove(symbols.key(file));
+        }
+        FunctionsAt::default()
+    }
+
+    /// Returns `None` if a container has replaced the file that was read.
+    fn find_once(
+        &mut self,
+        file: &Arc<CodeFile>,
+        offset: FileOffset,
+        symbols: &Symbols,
+    ) -> Option<FunctionsAt> {
         let key = symbols.key(file);
         self.lookups += 1;
         // Another tenant's share may suffice.
@@ -313,26 +331,33 @@ impl Readers {
             self.last_key += 1;
             let share = Budget::of_process().share(&symbols.tenant);
             let begin = thread_cpu_time();
-            let reader = Reader::new(self.last_key, file, &symbols, &share);
+            let reader = Reader::new(self.last_key, file, symbols, &share);
             if is_short || reader.is_short {
                 reading_cost::charge(&symbols.tenant, thread_cpu_time().saturating_sub(begin));
             }
             self.readers.insert(key, reader);
             self.limit_images(key, MAX_IMAGES);
         }
-        let Some(reader) = self.readers.get_mut(&key) else { return FunctionsAt::default() };
+        let Some(reader) = self.readers.get_mut(&key) else { return Some(FunctionsAt::default()) };
         reader.last_use = self.lookups;
-        if let Some(symbols) = reader.java(offset) {
-            return FunctionsAt { symbols, start: None };
+        let java = reader.java(offset);
+        let Some(bundle) = &mut reader.bundle else { return Some(FunctionsAt::default()) };
+        let found = match java {
+            Some(_) => None,
+            None => self.symbolizer.find(bundle, offset, symbols.tenant_hash()),
+        };
+        if !bundle.file().is_some_and(|read| file.is_same(read)) {
+            return None;
         }
-        let Some(bundle) = &mut reader.bundle else { return FunctionsAt::default() };
-        let found = self.symbolizer.find(bundle, offset, symbols.tenant_hash());
+        if let Some(symbols) = java {
+            return Some(FunctionsAt { symbols, start: None });
+        }
         if let Some(found) = found.filter(|found| !found.symbols.is_empty()) {
             known().insert(key, &found);
-            return FunctionsAt { symbols: found.symbols, start: None };
+            return Some(FunctionsAt { symbols: found.symbols, start: None });
         }
         let start = reader.functions.as_ref().and_then(|functions| functions.start_in_file(offset));
-        FunctionsAt { symbols: Vec::new(), start }
+        Some(FunctionsAt { symbols: Vec::new(), start })
     }
 
     /// Drops the symbols of files without users, and those of tenants that hold more memory than their shares while others

@@ -20,7 +20,7 @@ impl<F> Default for Idle<F> {
     }
 }
 
-impl<F: Copy + Eq + Hash> Idle<F> {
+impl<F: Clone + Eq + Hash> Idle<F> {
     /// Removes from `held` the resources of files that have been missing in `used` for ten seconds, and
     /// returns these resources.
     pub fn release<T>(
@@ -34,8 +34,8 @@ impl<F: Copy + Eq + Hash> Idle<F> {
         }
         let used: HashSet<_> = used.into_iter().collect();
         self.0.retain(|file, _| !used.contains(file));
-        let released = held.extract_if(|&file, _| {
-            !used.contains(&file) && now >= *self.0.entry(file).or_insert(now) + IDLE_TIMEOUT
+        let released = held.extract_if(|file, _| {
+            !used.contains(file) && now >= *self.0.entry(file.clone()).or_insert(now) + IDLE_TIMEOUT
         });
         let released = released.map(|(_, what)| what).collect();
         self.0.retain(|file, _| held.contains_key(file));

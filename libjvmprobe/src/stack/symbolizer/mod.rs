@@ -125,6 +125,11 @@ impl Bundle {
         self.key
     }
 
+    /// Returns the file itself.
+    pub(super) fn file(&self) -> Option<&File> {
+        self.files.first()
+    }
+
     fn deadline(&self) -> Duration {
         if self.present.debug_info { DEBUG_INFO_DEADLINE } else { DEADLINE }
     }

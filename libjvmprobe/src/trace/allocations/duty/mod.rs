@@ -158,7 +158,11 @@ impl DutyCycles {
         let State { files, maps, .. } = &mut *state;
         let file = match files.entry(id) {
             Entry::Occupied(file) => file.into_mut(),
-            Entry::Vacant(new) => new.insert(File::attach(&target.libjvm, session)?),
+            Entry::Vacant(new) => {
+                let file = File::attach(&target.libjvm, session)?;
+                target.libjvm.check_is_same()?;
+                new.insert(file)
+            }
         };
         let tenant = cgroup::tenant_of(target.pid());
         file.jvms.insert(key, Jvm { tenant, runs: Runs::default() });

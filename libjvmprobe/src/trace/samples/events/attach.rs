@@ -170,6 +170,7 @@ pub(crate) fn find(
                     .filter(|done| !done)
                     .count()
                     == 0
+                    && file.is_same(elf.file())
             }
             // Mapped files that are not ELF files have no events.
             Err(error) => matches!(error, Error::Elf { .. }),

@@ -58,12 +58,10 @@ impl Traced {
         match shared {
             Some(shared) => {
                 if let Entry::Vacant(entry) = shared.entry((attached_file(libjvm)?, None)) {
-                    entry.insert(session.attach(
-                        &libjvm.into(),
-                        &plans()?,
-                        Scope::AllProcesses,
-                        0,
-                    )?);
+                    let scope = Scope::AllProcesses;
+                    let links = session.attach(&libjvm.into(), &plans()?, scope, 0)?;
+                    libjvm.check_is_same()?;
+                    entry.insert(links);
                 }
             }
             None => {
@@ -118,7 +116,9 @@ impl Traced {
                         && let Entry::Vacant(entry) = shared.entry(key)
                     {
                         let scope = Scope::AllProcesses;
-                        entry.insert(session.attach(&found.binary, &of_file, scope, cookie)?);
+                        let links = session.attach(&found.binary, &of_file, scope, cookie)?;
+                        libjvm.check_is_same()?;
+                        entry.insert(links);
                     }
                     plans = of_process;
                     if plans.is_empty() {
