@@ -153,8 +153,8 @@ impl CodeFile {
         PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
     }
 
-    /// Returns another descriptor of the same file. After reading it for several processes, check that it [is still the
-    /// file](Self::is_same).
+    /// Returns another descriptor of the same file. After reading it for several processes, check by `is_same` that
+    /// it still is the file.
     ///
     /// # Errors
     /// [`crate::Error::Io`] if too many files are open, or all containers from which it was opened have replaced it.
