@@ -240,7 +240,8 @@ fn metaspace_collections_are_full_as_in_the_log() {
         ("temurin-25", "-XX:+UseG1GC"),
     ] {
         let flags = format!("{collector} -Xmx200m -XX:MaxMetaspaceSize=48m");
-        check_program(runtimes::named(name), &flags, "MetaspaceLoad", 6.0);
+        // On a busy machine, the load makes 8 stops in 6 s.
+        check_program(runtimes::named(name), &flags, "MetaspaceLoad", 10.0);
     }
 }
 
