@@ -20,7 +20,7 @@ use rustix::{
 
 use crate::{Error, Result};
 
-/// Group of a user without an account: that of `nobody`.
+/// Group ID of the account `nobody`, for users without an account.
 const NO_GROUP: u32 = 65534;
 
 /// User ID, group IDs and environment of a user, as a login would set them.

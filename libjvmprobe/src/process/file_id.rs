@@ -6,8 +6,8 @@
 //! attached to inodes: see `bpf::inodes`.
 //!
 //! A descriptor of a file on an overlay does not always lead to the same content: once a process of the container writes to
-//! the file, it leads to the container's own copy (`ovl_real_file()`, fs/overlayfs/file.c). So whoever reads such a file for
-//! other processes checks its [`Version`] afterwards.
+//! the file, it leads to the container's own copy (`ovl_real_file()`, fs/overlayfs/file.c). So the code that reads such a file
+//! for several processes compares its [`Version`] afterwards.
 
 use std::{
     fs::File,
@@ -65,9 +65,9 @@ impl FileId {
     }
 }
 
-/// What distinguishes a file on an overlay from the copy that a container makes of it: when its inode was made, or if the
-/// file system does not tell, when it was last changed. The container chooses content, size and modification time of the
-/// copy, but not this. Other files have no version, because a descriptor always leads to the same one.
+/// Time at which the inode of a file on an overlay was created, or last changed if the file system does not record its
+/// creation. It distinguishes the file from a copy that a container makes of it: the container chooses content, size and
+/// modification time of the copy, but not this time. Other files have no version, because a descriptor always leads to the same one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Version(Option<(bool, i64, u32)>);
 

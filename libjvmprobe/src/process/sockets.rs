@@ -237,7 +237,7 @@ fn socket_of_line(line: &[u8]) -> Option<(u64, Socket)> {
     Some((inode, Socket { local, remote, state }))
 }
 
-/// Parses an address: words of 32 bits as the processor reads them from memory, and the port. An IPv4 address that is
+/// Parses an address: 32-bit numbers in the processor's byte order, and the port. An IPv4 address that is
 /// mapped to IPv6, as Java uses them by default, is converted into its usual form.
 fn address(text: &str) -> Option<SocketAddr> {
     let (words, port) = text.split_once(':')?;
