@@ -52,16 +52,16 @@ impl ForeignBreakpoints {
         Some(Self { start_ticks, searched: HashSet::new() })
     }
 
-    /// Searches the libjvm.so of a process and prints a warning if it contains breakpoints. Must be called before this
-    /// process attaches to the file.
-    pub(crate) fn search(&mut self, target: &Target) {
+    /// Searches the libjvm.so of a process in its `memory`, and prints a warning if it contains breakpoints. Must be called
+    /// before this process attaches to the file.
+    pub(crate) fn search(&mut self, target: &Target, memory: &Memory) {
         let (pid, is_older) = (target.pid(), target.process.start_ticks < self.start_ticks);
         let is_full = self.searched.len() >= MAX_FILES;
         if !is_older || is_full || !self.searched.insert(target.libjvm.id) {
             return;
         }
         let path = target.libjvm.target_path.display();
-        match count(target) {
+        match count(target, memory) {
             Ok(0) => {}
             Ok(count) => log::warn!(
                 "{path} of process {pid} contains breakpoints of another tracer ({count}); if that tracer was killed, \
@@ -75,7 +75,7 @@ impl ForeignBreakpoints {
 }
 
 /// Returns the number of USDT probes at which the memory of a process has a breakpoint and its libjvm.so has none.
-fn count(target: &Target) -> Result<usize> {
+fn count(target: &Target, memory: &Memory) -> Result<usize> {
     let (libjvm, elf) = (&target.libjvm, target.libjvm.elf()?);
     let probes = elf.stapsdt()?;
     let bias = elf.load_bias(libjvm.map_start, libjvm.map_offset).unwrap_or_default();
@@ -89,7 +89,6 @@ fn count(target: &Target) -> Result<usize> {
         }
     }
     let mut in_memory = vec![[0; SIZE]; addresses.len()];
-    let memory = Memory::open(target.pid())?;
     // A block that cannot be read stays zero, which is no breakpoint.
     memory.read_blocks(&addresses, SIZE, in_memory.as_flattened_mut())?;
     Ok(count_added(&in_file, &in_memory))

@@ -70,7 +70,7 @@ pub struct HotSpot {
     /// Addresses of its collection counters.
     pub(super) counters: Option<Counters>,
     pub(super) pid: Pid,
-    pub(super) memory: Memory,
+    pub(crate) memory: Memory,
     pub(super) layout: Layout,
     pub(super) boot_classes: Arc<BootClasses>,
 }

@@ -756,11 +756,13 @@ impl Worker {
             }
             let target = starting.open()?;
             let _mark = target.libjvm.mark_reading(&target.process)?;
-            // The tracers attach to a file only after one of its JVMs was published.
-            if let (Some(breakpoints), None) = (&mut self.breakpoints, starting.first_published) {
-                breakpoints.search(&target);
-            }
             let hotspot = starting.read(&target);
+            // The tracers attach to a file only after one of its JVMs was published.
+            if let (Some(breakpoints), None, Ok(hotspot)) =
+                (&mut self.breakpoints, starting.first_published, &hotspot)
+            {
+                breakpoints.search(&target, &hotspot.memory);
+            }
             Ok(Some((target, hotspot)))
         });
         let now = Instant::now();
