@@ -51,7 +51,7 @@ pub const ATTACKS: &[Attack] = &[
     attack!("long-paths", None, 4.0, |a| a.run(&["./attackers", "maps", "/tmp"])),
     attack!("waits", Some("waits"), 12.0, |a| a.java(&[], &["waits", "300"])),
     attack!("class-names", None, 4.0, |a| a.java(&["-Xmx256m"], &["classes", "2000"])),
-    attack!("arguments", Some("attributes"), 4.0, |a| arguments(a)),
+    attack!("arguments", None, 4.0, |a| arguments(a)),
     attack!("perf-map-and-thread-names", None, 4.0, |a| { a.java_with_agent("perf-map 64"); a.java_with_agent("names 200") }),
     // Numbers of processes, and their rates.
     attack!("mmap-flood", None, 4.0, |a| a.run(&["./attack", "flood", "2000"])),
