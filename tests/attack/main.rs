@@ -54,7 +54,7 @@ const NEIGHBOUR: u64 = 50;
 /// Time in which the daemon attaches to the neighbour. Without optimization, it takes several seconds to read the symbols.
 const ATTACH_TIME: Duration = Duration::from_secs(if cfg!(debug_assertions) { 8 } else { 1 });
 /// Time that a trial may take longer than its attack: starting and stopping everything on a slow machine.
-const MAX_OVERHEAD: Duration = Duration::from_secs(90);
+const MAX_OVERHEAD: Duration = Duration::from_secs(240);
 /// Maximum time that the daemon takes to end after SIGTERM.
 const MAX_STOP: Duration = Duration::from_secs(5);
 /// Time in which metrics of a new JVM must appear.

@@ -18,6 +18,8 @@ pub struct Limits {
     pub memory: Option<u64>,
     /// CPUQuota, in per cent of one processor.
     pub cpu_percent: Option<u64>,
+    /// CPUWeight; 100 by default.
+    pub cpu_weight: Option<u64>,
     /// TasksMax.
     pub tasks: Option<u64>,
 }
@@ -53,6 +55,7 @@ impl Limits {
         Self {
             memory: Some(number(value("MemoryMax=").expect("a limit")) << 20),
             cpu_percent: value("CPUQuota=").map(number),
+            cpu_weight: value("CPUWeight=").map(number),
             tasks: value("TasksMax=").map(number),
         }
     }
@@ -70,7 +73,7 @@ impl Cgroup {
         let mut group = Self::default();
         for (controller, is_wanted) in [
             ("memory", limits.memory.is_some()),
-            ("cpu", limits.cpu_percent.is_some()),
+            ("cpu", limits.cpu_percent.or(limits.cpu_weight).is_some()),
             ("pids", limits.tasks.is_some()),
             ("", true),
         ] {
@@ -120,12 +123,24 @@ impl Cgroup {
                 let bytes = limits.memory.unwrap_or_default().to_string();
                 set(if v1 { "memory.limit_in_bytes" } else { "memory.max" }, bytes)
             }
-            ("cpu", true) => {
-                set("cpu.cfs_period_us", "100000".into())?;
-                set("cpu.cfs_quota_us", (limits.cpu_percent.unwrap_or(100) * 1000).to_string())
-            }
-            ("cpu", false) => {
-                set("cpu.max", format!("{} 100000", limits.cpu_percent.unwrap_or(100) * 1000))
+            ("cpu", v1) => {
+                if let Some(percent) = limits.cpu_percent {
+                    let micros = percent * 1000;
+                    if v1 {
+                        set("cpu.cfs_period_us", "100000".into())?;
+                        set("cpu.cfs_quota_us", micros.to_string())?;
+                    } else {
+                        set("cpu.max", format!("{micros} 100000"))?;
+                    }
+                }
+                limits.cpu_weight.map_or(Ok(()), |weight| {
+                    let shares = weight * 1024 / 100;
+                    if v1 {
+                        set("cpu.shares", shares.to_string())
+                    } else {
+                        set("cpu.weight", weight.to_string())
+                    }
+                })
             }
             ("pids", _) => set("pids.max", limits.tasks.unwrap_or_default().to_string()),
             _ => Ok(()),
