@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * The inodes of the files that a process has mapped, and their file systems.
+ * The inodes of the files that a process has mapped, and their file systems; and the number of mappings of an inode in all
+ * processes.
  *
  * A file on an overlay has other numbers in each container, but the kernel attaches uprobes to the inode below all
  * overlays. It also maps that inode (ovl_mmap() of fs/overlayfs/file.c, backing_file_mmap() of fs/backing-file.c), so
@@ -8,6 +9,7 @@
  */
 #include <linux/types.h>
 #include <linux/bpf.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -15,7 +17,14 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 struct seq_file;
 struct task_struct;
 
-/* Fields of include/linux/fs.h and include/linux/mm_types.h; libbpf inserts the offsets of the running kernel. */
+/* Maximum number of mappings that are visited, and the steps that they take: each has a step from above and one from below. */
+#define MAX_VISITED 8192
+#define MAX_STEPS (2 * MAX_VISITED)
+
+/*
+ * Fields of include/linux/fs.h, include/linux/mm_types.h and include/linux/rbtree_types.h; libbpf inserts the offsets of the
+ * running kernel.
+ */
 struct file_system_type {
 	const char *name;
 } __attribute__((preserve_access_index));
@@ -25,8 +34,28 @@ struct super_block {
 	struct file_system_type *s_type;
 } __attribute__((preserve_access_index));
 
+struct rb_node {
+	/* Address of the parent, and the color in bit 0. */
+	unsigned long __rb_parent_color;
+	struct rb_node *rb_right;
+	struct rb_node *rb_left;
+} __attribute__((preserve_access_index));
+
+struct rb_root {
+	struct rb_node *rb_node;
+} __attribute__((preserve_access_index));
+
+struct rb_root_cached {
+	struct rb_root rb_root;
+} __attribute__((preserve_access_index));
+
+struct address_space {
+	struct rb_root_cached i_mmap;
+} __attribute__((preserve_access_index));
+
 struct inode {
 	struct super_block *i_sb;
+	struct address_space *i_mapping;
 } __attribute__((preserve_access_index));
 
 struct file {
@@ -35,7 +64,13 @@ struct file {
 
 struct vm_area_struct {
 	unsigned long vm_start;
+	unsigned long vm_end;
+	/* Offset in the file, in pages. */
+	unsigned long vm_pgoff;
 	struct file *vm_file;
+	struct {
+		struct rb_node rb;
+	} shared;
 } __attribute__((preserve_access_index));
 
 /* First field of struct bpf_iter_meta (include/linux/bpf.h), and struct bpf_iter__task_vma (kernel/bpf/task_iter.c). */
@@ -75,4 +110,61 @@ int mapped_files(struct iterated_mapping *ctx)
 	bpf_probe_read_kernel_str(mapping.name, sizeof(mapping.name), file->f_inode->i_sb->s_type->name);
 	bpf_seq_write(ctx->meta->seq, &mapping, sizeof(mapping));
 	return 0;
+}
+
+/* Argument of count_mappings(). */
+struct file_location {
+	__u64 inode;
+	/* Offset in the file, and size of a page, in bytes. */
+	__u64 offset;
+	__u64 page_size;
+};
+
+/* A walk through the tree of all mappings of a file. */
+struct tree_walk {
+	struct rb_node *node;
+	struct rb_node *from;
+	__u64 offset;
+	__u64 page_size;
+	__u64 count;
+};
+
+static long visit(__u32 step, void *data)
+{
+	struct tree_walk *walk = data;
+	struct rb_node *node = walk->node, *next;
+	struct rb_node *left = BPF_CORE_READ(node, rb_left), *right = BPF_CORE_READ(node, rb_right);
+	struct rb_node *parent = (void *)(BPF_CORE_READ(node, __rb_parent_color) & ~3UL);
+
+	if (walk->from == parent) {
+		struct vm_area_struct *vma =
+			(void *)node - bpf_core_field_offset(struct vm_area_struct, shared.rb);
+		__u64 first = BPF_CORE_READ(vma, vm_pgoff) * walk->page_size;
+
+		if (walk->offset - first < BPF_CORE_READ(vma, vm_end) - BPF_CORE_READ(vma, vm_start))
+			walk->count++;
+		next = left ?: right ?: parent;
+	} else {
+		next = walk->from == left && right ? right : parent;
+	}
+	walk->from = node;
+	walk->node = next;
+	return !next;
+}
+
+/*
+ * Counts the mappings of a location in all processes, as the kernel does for each uprobe (build_map_info() of
+ * kernel/events/uprobes.c). Returns -1 if the file has too many mappings. The tree may change during the walk, so that the
+ * result is approximate.
+ */
+SEC("syscall")
+int count_mappings(struct file_location *ctx)
+{
+	struct inode *inode = (void *)ctx->inode;
+	struct tree_walk walk = { .offset = ctx->offset, .page_size = ctx->page_size };
+
+	walk.node = BPF_CORE_READ(inode, i_mapping, i_mmap.rb_root.rb_node);
+	if (walk.node)
+		bpf_loop(MAX_STEPS, visit, &walk, 0);
+	return walk.node ? -1 : walk.count;
 }

@@ -115,6 +115,13 @@ pub enum Error {
         /// Maximum number.
         max: usize,
     },
+    /// Processes have mapped a location of a file so often that a probe must not be attached in all of them. Callers attach it
+    /// in each process that they trace.
+    #[error("the file has more than {max} mappings")]
+    Crowded {
+        /// Maximum number of mappings.
+        max: usize,
+    },
     /// The program is a GraalVM native image: Java code compiled ahead of time, without a JVM.
     #[error(
         "process {pid} is a GraalVM native image without a JVM to trace; use javaprof to profile \

@@ -8,12 +8,15 @@
 //!
 //! The iterator also returns the file system of the inode, which shows whether FUSE is below an overlay
 //! (`process::file_system`).
+//!
+//! To attach a probe in all processes, the kernel writes a breakpoint to each mapping of the location. It charges the page
+//! tables that this needs to the control group of the process that attaches: 4 kB for each mapping of 2 MB. A process could
+//! map a file 65,000 times. So the mappings of a location are [counted](check_mappings) before.
 
 use std::{
     fs::File,
     io::{self, Read},
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
-    path::Path,
     ptr::null_mut,
     sync::OnceLock,
 };
@@ -21,11 +24,15 @@ use std::{
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_sys::{
     BPF_TRACE_ITER, bpf_iter_create, bpf_iter_link_info, bpf_link_create, bpf_link_create_opts,
+    bpf_prog_test_run_opts, bpf_test_run_opts,
 };
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::{
+    mm::{MapFlags, ProtFlags, mmap, munmap},
+    param::page_size,
+};
 
 use crate::{
-    Error, Result,
+    Error, FileOffset, Result,
     bpf::{detach, session},
     process::{
         FileId, LibJvm,
@@ -40,6 +47,36 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/inodes.skel.rs"));
 }
 
+/// Maximum number of mappings of a location at which a probe is attached in all processes. Each JVM that runs a file has one.
+const MAX_SHARED: usize = 512;
+
+/// The loaded programs.
+#[derive(Debug)]
+struct Programs {
+    mapped_files: OwnedFd,
+    count_mappings: OwnedFd,
+}
+
+/// Checks that so few processes have mapped these locations of a file that probes may be attached in all of them. If the
+/// kernel does not reveal the number, which needs Linux 6.1, they may.
+///
+/// # Errors
+/// [`Error::Crowded`], or [`Error::Io`] if the file cannot be mapped, or its inode is not found.
+pub(super) fn check_mappings(
+    file: &File,
+    offsets: impl IntoIterator<Item = FileOffset>,
+) -> Result<()> {
+    let Some(Programs { mapped_files, count_mappings }) = programs() else { return Ok(()) };
+    let failed = |e| Error::io("count the mappings of a file", e);
+    let inode = inode_of(mapped_files.as_fd(), file).map_err(failed)?;
+    for offset in offsets {
+        if count(count_mappings.as_fd(), inode, offset).map_err(failed)? > MAX_SHARED {
+            return Err(Error::Crowded { max: MAX_SHARED });
+        }
+    }
+    Ok(())
+}
+
 /// Returns the identity of the inode of a libjvm.so for attachments: [`FileId::of_inode`], or the file's [`FileId`] if the
 /// kernel does not reveal the inode.
 ///
@@ -50,10 +87,10 @@ pub(crate) fn attached_file(libjvm: &LibJvm) -> Result<FileId> {
     if let Some(known) = libjvm.attached_as.get() {
         return Ok(*known);
     }
-    let found = match iterator() {
+    let found = match programs() {
         None => libjvm.id,
-        Some(iterator) => {
-            let inode = inode_of(iterator, &libjvm.open_path());
+        Some(programs) => {
+            let inode = inode_of(programs.mapped_files.as_fd(), &libjvm.file()?);
             FileId::of_inode(inode.map_err(|e| {
                 Error::io(format!("find the inode of {}", libjvm.target_path.display()), e)
             })?)
@@ -62,47 +99,76 @@ pub(crate) fn attached_file(libjvm: &LibJvm) -> Result<FileId> {
     Ok(*libjvm.attached_as.get_or_init(|| found))
 }
 
-/// Returns the loaded program; `None` if the kernel has no such iterator, or cannot run it for a single process, which needs
-/// Linux 6.1.
-fn iterator() -> Option<BorrowedFd<'static>> {
-    static ITERATOR: OnceLock<Option<OwnedFd>> = OnceLock::new();
-    let load = || -> Result<OwnedFd> {
+/// Returns the loaded programs; `None` if the kernel has no such iterator, or cannot run it for a single process, which
+/// needs Linux 6.1.
+fn programs() -> Option<&'static Programs> {
+    static PROGRAMS: OnceLock<Option<Programs>> = OnceLock::new();
+    let load = || -> Result<Programs> {
         let failed = |e| Error::io("iterate over mappings", e);
         let open = skel::InodesSkelBuilder::default().open(session::storage());
         let skel = open.and_then(OpenSkel::load).map_err(crate::bpf::load_error)?;
-        let program = skel.progs.mapped_files.as_fd().try_clone_to_owned().map_err(failed)?;
-        mapped_files(program.as_fd(), std::process::id()).map_err(failed)?;
-        Ok(program)
+        let duplicate = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(failed);
+        let programs = Programs {
+            mapped_files: duplicate(skel.progs.mapped_files.as_fd())?,
+            count_mappings: duplicate(skel.progs.count_mappings.as_fd())?,
+        };
+        mapped_files(programs.mapped_files.as_fd(), std::process::id()).map_err(failed)?;
+        Ok(programs)
     };
-    let loaded = ITERATOR.get_or_init(|| {
+    let loaded = PROGRAMS.get_or_init(|| {
         let loaded = load();
         loaded
             .inspect_err(|error| log::debug!("files are identified by their numbers: {error}"))
             .ok()
     });
-    loaded.as_ref().map(AsFd::as_fd)
+    loaded.as_ref()
 }
 
-/// Loads the iterator, so that files on overlays can be examined later by threads that may not load programs.
+/// Loads the programs, so that files on overlays can be examined later by threads that may not load programs.
 pub(super) fn prepare() {
-    if iterator().is_some() {
+    if programs().is_some() {
         set_inspect(|process, at| {
-            let program = iterator().ok_or(io::ErrorKind::Unsupported)?;
-            let found = mapping_at(&mapped_files(program, process.0)?, at.0)?;
+            let programs = programs().ok_or(io::ErrorKind::Unsupported)?;
+            let mappings = mapped_files(programs.mapped_files.as_fd(), process.0)?;
+            let found = mapping_at(&mappings, at.0)?;
             Ok(found.file_system)
         });
     }
 }
 
 /// Maps a file, and returns the address of its inode.
-fn inode_of(program: BorrowedFd<'_>, path: &Path) -> io::Result<u64> {
-    let file = File::open(path)?;
+fn inode_of(program: BorrowedFd<'_>, file: &File) -> io::Result<u64> {
     // SAFETY: a new mapping, which is never accessed.
-    let at = unsafe { mmap(null_mut(), 1, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }?;
+    let at = unsafe { mmap(null_mut(), 1, ProtFlags::READ, MapFlags::PRIVATE, file, 0) }?;
     let files = mapped_files(program, std::process::id());
     // SAFETY: nothing refers to the mapping.
     unsafe { munmap(at, 1) }?;
     Ok(mapping_at(&files?, at as u64)?.inode)
+}
+
+/// Argument of the program `count_mappings`: `struct file_location` in bpf/inodes.bpf.c.
+#[repr(C)]
+struct FileLocation {
+    inode: u64,
+    offset: u64,
+    page_size: u64,
+}
+
+/// Returns the number of mappings of a location in an open file; `usize::MAX` if the file has too many to count.
+fn count(program: BorrowedFd<'_>, inode: u64, offset: FileOffset) -> io::Result<usize> {
+    let location = FileLocation { inode, offset: offset.0, page_size: page_size() as u64 };
+    let mut options = bpf_test_run_opts {
+        sz: size_of::<bpf_test_run_opts>() as _,
+        ctx_in: (&raw const location).cast(),
+        ctx_size_in: size_of::<FileLocation>() as u32,
+        ..Default::default()
+    };
+    // SAFETY: the options, and what they point to, live longer than the call.
+    let error = unsafe { bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+    match error {
+        0 => Ok(usize::try_from(options.retval.cast_signed()).unwrap_or(usize::MAX)),
+        error => Err(io::Error::from_raw_os_error(-error)),
+    }
 }
 
 /// A mapping of a file, as the iterator writes it.
@@ -174,17 +240,57 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return;
         }
-        let program = iterator().expect("a kernel with BTF, Linux 6.1 or later");
+        let programs = programs().expect("a kernel with BTF, Linux 6.1 or later");
         let folder = tempfile::tempdir().unwrap();
         let [a, b, c] = ["a", "b", "c"].map(|name| folder.path().join(name));
         std::fs::write(&a, "x").unwrap();
         std::fs::hard_link(&a, &b).unwrap();
         std::fs::copy(&a, &c).unwrap();
-        let inode = |path| inode_of(program, path).unwrap();
+        let inode =
+            |path| inode_of(programs.mapped_files.as_fd(), &File::open(path).unwrap()).unwrap();
         // The file stays open, so that its inode is not replaced by another one at the same address.
         let _open = File::open(&a).unwrap();
         assert_eq!(inode(&a), inode(&b));
         assert_ne!(inode(&a), inode(&c));
-        assert!(inode_of(program, &folder.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn mappings_of_a_location_are_counted_and_limited() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let programs = programs().expect("a kernel with BTF, Linux 6.1 or later");
+        let (page, file) = (page_size(), tempfile::tempfile().unwrap());
+        file.set_len(8 * page as u64).unwrap();
+        let inode = inode_of(programs.mapped_files.as_fd(), &file).unwrap();
+        let at = |number: usize| FileOffset((number * page) as u64 + 1);
+        let counts =
+            || [0, 1, 2, 7].map(|n| count(programs.count_mappings.as_fd(), inode, at(n)).unwrap());
+        assert_eq!(counts(), [0; 4]);
+        let map = |pages: usize, from: usize| {
+            let (size, protection, from) = (pages * page, ProtFlags::READ, (from * page) as u64);
+            // SAFETY: a new mapping, which is never accessed.
+            let at = unsafe { mmap(null_mut(), size, protection, MapFlags::PRIVATE, &file, from) };
+            (at.unwrap(), size)
+        };
+        // SAFETY: nothing refers to the mapping.
+        let unmap = |(at, size)| unsafe { munmap(at, size) }.unwrap();
+        let mut maps = vec![map(8, 0), map(1, 1), map(2, 1), map(3, 0)];
+        assert_eq!(counts(), [2, 4, 3, 1]);
+        assert!(check_mappings(&file, [at(7)]).is_ok());
+        // The kernel does not merge mappings of the same page.
+        maps.extend((1..MAX_SHARED).map(|_| map(1, 7)));
+        assert_eq!(counts(), [2, 4, 3, MAX_SHARED]);
+        assert!(check_mappings(&file, [at(0), at(7)]).is_ok());
+        let last = map(1, 7);
+        assert!(matches!(check_mappings(&file, [at(7)]), Err(Error::Crowded { .. })));
+        assert!(check_mappings(&file, [at(0)]).is_ok());
+        unmap(last);
+        assert!(check_mappings(&file, [at(7)]).is_ok());
+        // In a file with more mappings than are visited, the number is unknown.
+        maps.extend((0..10_000).map(|_| map(1, 6)));
+        assert_eq!(counts()[0], usize::MAX);
+        maps.into_iter().for_each(unmap);
+        assert_eq!(counts(), [0; 4]);
     }
 }

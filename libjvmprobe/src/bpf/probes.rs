@@ -19,7 +19,7 @@ use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeOpts, UsdtOpts};
 
 use crate::{
     Error, FileOffset, Pid, Result,
-    bpf::{self, detach},
+    bpf::{self, detach, inodes::check_mappings},
     elf::{ElfFile, Probes, Symbols, separate_debug_file::debug_package, symbols::Symbol},
     process::LibJvm,
 };
@@ -209,7 +209,8 @@ impl From<&LibJvm> for Binary {
 /// `cookie` is passed to the program with every hit, if [the kernel](bpf::has_cookies) supports that.
 ///
 /// # Errors
-/// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the location.
+/// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the location; for
+/// [`Scope::AllProcesses`] also [`Error::Crowded`].
 pub(crate) fn attach(
     program: &ProgramMut<'_>,
     binary: &Binary,
@@ -234,7 +235,7 @@ pub(crate) fn attach(
         Scope::Process(pid) => i32::try_from(pid.0).unwrap_or(i32::MAX),
         Scope::AllProcesses => -1,
     };
-    read_code(binary, site)?;
+    read_code(binary, site, scope)?;
     let guard = detach::lock_attaching();
     let (result, place) = match site {
         Site::Usdt { provider, name } => {
@@ -267,21 +268,27 @@ pub(crate) fn attach(
 }
 
 /// Reads the code at a site. Otherwise, the kernel would read it while it attaches; it then reports no error of the disk, and
-/// ext4 warns about a read without its locks (uprobe_register(), read_cache_page()).
-fn read_code(binary: &Binary, site: &Site) -> Result<()> {
+/// ext4 warns about a read without its locks (uprobe_register(), read_cache_page()). If the scope is all processes, also
+/// checks that the site has not too many mappings.
+fn read_code(binary: &Binary, site: &Site, scope: Scope) -> Result<()> {
     let failed = |e| Error::io(format!("read the code of {}", binary.target_path.display()), e);
     let file = File::open(&binary.path).map_err(failed)?;
-    let read = |offset: FileOffset| file.read_at(&mut [0], offset.0).map(drop).map_err(failed);
-    match site {
-        Site::Function { offset, .. } => read(*offset),
+    let offsets: Vec<_> = match site {
+        Site::Function { offset, .. } => vec![*offset],
         Site::Usdt { provider, name } => {
             let probes = ElfFile::open(file.try_clone().map_err(failed)?)?.stapsdt()?;
-            probes.find(provider, name).filter_map(|probe| probe.offset).try_for_each(read)
+            probes.find(provider, name).filter_map(|probe| probe.offset).collect()
         }
+    };
+    let read = |offset: &FileOffset| file.read_at(&mut [0], offset.0).map(drop).map_err(failed);
+    offsets.iter().try_for_each(read)?;
+    match scope {
+        Scope::Process(_) => Ok(()),
+        Scope::AllProcesses => check_mappings(&file, offsets),
     }
 }
 
-fn process_exists(pid: Pid) -> bool {
+pub(super) fn process_exists(pid: Pid) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 

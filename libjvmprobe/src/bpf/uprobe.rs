@@ -7,6 +7,7 @@
 use std::{
     fs::{self, File},
     io,
+    mem::take,
     os::{
         fd::{AsFd, OwnedFd},
         unix::fs::FileExt,
@@ -22,8 +23,10 @@ use crate::{
     Error, FileOffset, Pid, Result,
     bpf::{
         detach,
+        inodes::check_mappings,
         keeper::{self, Location, Probe},
         perf::EventScope,
+        probes::process_exists,
     },
 };
 
@@ -37,8 +40,8 @@ pub(crate) struct Uprobe {
     file: Arc<File>,
     offset: FileOffset,
     program: OwnedFd,
-    /// The probe, while it is attached.
-    probe: Option<Probe>,
+    /// The probes, while it is attached: one, or one for each process.
+    probes: Vec<(Option<Pid>, Probe)>,
 }
 
 impl Uprobe {
@@ -50,15 +53,39 @@ impl Uprobe {
         let failed = |e| Error::io(format!("read {PMU_TYPE_PATH}"), e);
         let kind = fs::read_to_string(PMU_TYPE_PATH).map_err(failed)?;
         let kind = kind.trim().parse().map_err(|e| failed(io::Error::other(e)))?;
-        Ok(Self { kind, file, offset, program, probe: None })
+        Ok(Self { kind, file, offset, program, probes: Vec::new() })
     }
 
-    /// Attaches the probe in every process that maps the file, now or later.
+    /// Attaches the probe in every process that maps the file, now or later. If the location has too many mappings, attaches
+    /// it only in the given processes. Does nothing if the probe is attached in every process.
     ///
     /// # Errors
     /// [`Error::Permission`] or [`Error::Io`].
-    pub(crate) fn attach(&mut self) -> Result<()> {
-        self.attach_to(None)
+    pub(crate) fn attach(&mut self, processes: impl IntoIterator<Item = Pid>) -> Result<()> {
+        if self.probes.iter().any(|(process, _)| process.is_none()) {
+            return Ok(());
+        }
+        let is_limited = !self.probes.is_empty();
+        match check_mappings(&self.file, [self.offset]) {
+            Ok(()) if !is_limited => return self.attach_to(None),
+            Ok(()) | Err(Error::Crowded { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let mut attached = Ok(());
+        for process in processes {
+            if self.probes.iter().all(|(other, _)| *other != Some(process))
+                && let Err(error) = self.attach_to(Some(process))
+                && process_exists(process)
+            {
+                attached = Err(error);
+            }
+        }
+        attached
+    }
+
+    /// Detaches the probe from a process, if it was attached in that process only.
+    pub(crate) fn detach_from(&mut self, process: Pid) {
+        release(self.probes.extract_if(.., |(other, _)| *other == Some(process)).collect());
     }
 
     /// Attaches the probe in one process with all its threads, or in every process that maps the file.
@@ -66,9 +93,6 @@ impl Uprobe {
     /// # Errors
     /// [`Error::Permission`] or [`Error::Io`].
     pub(crate) fn attach_to(&mut self, process: Option<Pid>) -> Result<()> {
-        if self.probe.is_some() {
-            return Ok(());
-        }
         let scope = match process {
             Some(process) => EventScope::Thread(process),
             // An event that is opened on one processor suffices: the program then runs for hits on every
@@ -85,18 +109,16 @@ impl Uprobe {
         let probe = keeper::attach(&location, self.program.as_fd());
         drop(guard);
         let what = "attach to a function";
-        self.probe = Some(probe.map_err(|error| {
-            match error.kind() {
-                io::ErrorKind::PermissionDenied => Error::Permission {
-                    what: what.into(),
-                    missing:
-                        "possible causes are a missing CAP_SYS_ADMIN, a user namespace, seccomp or \
-                         lockdown"
-                            .into(),
-                },
-                _ => Error::io(what, error),
-            }
-        })?);
+        let probe = probe.map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => Error::Permission {
+                what: what.into(),
+                missing: "possible causes are a missing CAP_SYS_ADMIN, a user namespace, seccomp \
+                          or lockdown"
+                    .into(),
+            },
+            _ => Error::io(what, error),
+        })?;
+        self.probes.push((process, probe));
         Ok(())
     }
 }
@@ -109,12 +131,15 @@ impl Drop for Uprobe {
 
 /// Detaches probes in parallel, which takes the kernel about 70 ms, whatever their number.
 pub(crate) fn detach<'a>(uprobes: impl IntoIterator<Item = &'a mut Uprobe>) {
-    let probes: Vec<_> = uprobes.into_iter().filter_map(|uprobe| uprobe.probe.take()).collect();
+    release(uprobes.into_iter().flat_map(|uprobe| take(&mut uprobe.probes)).collect());
+}
+
+fn release(probes: Vec<(Option<Pid>, Probe)>) {
     if probes.is_empty() {
         return;
     }
     let guard = detach::lock_attaching();
-    keeper::detach(probes);
+    keeper::detach(probes.into_iter().map(|(_, probe)| probe).collect());
     drop(guard);
     // Lets another thread that waits to attach have the lock.
     thread::sleep(Duration::from_millis(1));

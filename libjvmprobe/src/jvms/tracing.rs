@@ -155,6 +155,8 @@ struct Attached {
     plans: HashSet<(&'static str, String)>,
     /// Collectors whose programs are attached; `None` for JVMs whose collector could not be read.
     collectors: HashSet<Option<Collector>>,
+    /// Whether the file had too many mappings. Then each JVM gets the programs that are not attached yet for itself.
+    is_crowded: bool,
 }
 
 /// Attachments made for a process before it becomes a JVM.
@@ -332,33 +334,47 @@ impl<T: Tool> Trace<T> {
 
     /// Adds a JVM that shares its attachments with all JVMs that run the same file.
     fn add_to_file(&mut self, target: Arc<Target>, hotspot: Reading) -> Result<()> {
-        self.attach_to_file(&target, hotspot.as_deref().ok())?;
-        self.add(key_in_file(&target), target, hotspot, None)
+        let links = self.attach_to_file(&target, hotspot.as_deref().ok())?;
+        self.add(key_in_file(&target), target, hotspot, links)
     }
 
-    /// Attaches all programs that a JVM needs and that were not attached to its libjvm.so for an earlier JVM.
-    fn attach_to_file(&mut self, target: &Target, hotspot: Option<&HotSpot>) -> Result<()> {
+    /// Attaches all programs that a JVM needs and that were not attached to its libjvm.so for an earlier JVM. Returns the
+    /// attachments that only this JVM uses, if the file has too many mappings to share them.
+    fn attach_to_file(
+        &mut self,
+        target: &Target,
+        hotspot: Option<&HotSpot>,
+    ) -> Result<Option<Links>> {
         let file = attached_file(&target.libjvm)?;
         let collector = hotspot.map(|hotspot| hotspot.collector);
         if self.files.get(&file).is_some_and(|file| file.collectors.contains(&collector)) {
-            return Ok(());
+            return Ok(None);
         }
         let mut plans = self.tool.plan(target, hotspot)?;
         if plans.is_empty() {
             // Without a probe, nothing keeps the inode, so another file might get its address.
-            return Ok(());
+            return Ok(None);
         }
         let attached = self.files.entry(file).or_default();
         let plan_key = |plan: &Plan| (plan.program, format!("{:?}", plan.site));
         plans.retain(|plan| !attached.plans.contains(&plan_key(plan)));
-        let session = self.tool.session();
-        let scope = Scope::AllProcesses;
-        let links = session.attach(&(&target.libjvm).into(), &plans, scope, 0)?;
+        let (session, binary) = (self.tool.session(), (&target.libjvm).into());
+        if !attached.is_crowded {
+            match session.attach(&binary, &plans, Scope::AllProcesses, 0) {
+                Ok(links) => {
+                    target.libjvm.check_is_same()?;
+                    attached.links.push(links);
+                    attached.plans.extend(plans.iter().map(plan_key));
+                    attached.collectors.insert(collector);
+                    return Ok(None);
+                }
+                Err(Error::Crowded { .. }) => attached.is_crowded = true,
+                Err(error) => return Err(error),
+            }
+        }
+        let links = session.attach(&binary, &plans, Scope::Process(target.pid()), 0)?;
         target.libjvm.check_is_same()?;
-        attached.links.push(links);
-        attached.plans.extend(plans.iter().map(plan_key));
-        attached.collectors.insert(collector);
-        Ok(())
+        Ok(Some(links))
     }
 
     /// Returns whether a JVM shares its attachments with all JVMs that run the same libjvm.so.
@@ -549,6 +565,7 @@ mod tests {
         attached: Vec<(Vec<&'static str>, Scope, u64)>,
         lost: HashMap<u64, u64>,
         forgotten: Vec<u64>,
+        is_crowded: bool,
     }
 
     impl Attach for RecordingSession {
@@ -559,6 +576,9 @@ mod tests {
             scope: Scope,
             cookie: u64,
         ) -> Result<Links> {
+            if self.is_crowded && scope == Scope::AllProcesses {
+                return Err(Error::Crowded { max: 0 });
+            }
             let programs = plans.iter().map(|plan| plan.program).collect();
             self.attached.push((programs, scope, cookie));
             Ok(Links::default())
@@ -715,6 +735,27 @@ mod tests {
         let other = self::library();
         trace.add_or_update(vec![arrival(&processes[4], &other, Ok(g1.hotspot()))]).unwrap();
         assert_eq!(trace.tool.session.attached[2..], [all_processes(&["all", "g1"])]);
+    }
+
+    #[test]
+    fn jvms_of_a_file_with_many_mappings_get_own_attachments_to_what_is_not_shared() {
+        let (library, g1, serial) = (library(), started_jvm("UseG1GC"), started_jvm("UseSerialGC"));
+        let processes = [(); 4].map(|()| WaitingShell::new());
+        let mut trace = trace::<true>(Vec::new()).unwrap();
+        let mut add = |number: usize, jvm: &FakeJvm, is_crowded| {
+            trace.tool.session.is_crowded = is_crowded;
+            let found = arrival(&processes[number], &library, Ok(jvm.hotspot()));
+            trace.add_or_update(vec![found]).unwrap();
+        };
+        add(0, &serial, false);
+        add(1, &g1, true);
+        // Shared attachments, beside those that a JVM has, would count each of its hits twice.
+        add(2, &g1, false);
+        add(3, &serial, false);
+        let own = |number: usize| (vec!["g1"], Scope::Process(processes[number].pid()), 0);
+        let shared = (vec!["all"], Scope::AllProcesses, 0);
+        assert_eq!(trace.tool.session.attached, [shared, own(1), own(2)]);
+        assert_eq!(trace.tool.admitted, processes.each_ref().map(|p| u64::from(p.pid().0)));
     }
 
     #[test]

@@ -423,8 +423,8 @@ impl<S: Sink> Tracer<S> {
     }
 }
 
-/// Whether the probes of a JVM are attached to its libjvm.so for all processes that run it. Probes attached to
-/// a single process have no duty cycle.
+/// Whether the probes of a JVM are at the same locations as those of other JVMs that run its libjvm.so. Probes at the locations
+/// that only the JVM's own files show have no duty cycle.
 fn has_duty_cycle(target: &Target) -> bool {
     target.libjvm.may_share_attachments()
 }

@@ -20,7 +20,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use self::cycle::{Action, Cycle};
 use crate::{
-    Result,
+    Pid, Result,
     bpf::{
         self, clock,
         cost::Runs,
@@ -30,7 +30,7 @@ use crate::{
         trap_cost::trap_costs,
         uprobe::{self, Uprobe},
     },
-    process::{FileId, LibJvm, Target, cgroup},
+    process::{FileId, Target, cgroup},
     sys::{Idle, fair_share, privileges, start_thread},
     trace::allocations::{
         counters::{self, Session},
@@ -91,9 +91,10 @@ struct File {
     has_been_off: bool,
 }
 
-/// A JVM: its tenant, and the runs of BPF programs measured so far.
+/// A JVM: its process and tenant, and the runs of BPF programs measured so far.
 #[derive(Debug)]
 struct Jvm {
+    pid: Pid,
     tenant: Arc<str>,
     runs: Runs,
 }
@@ -156,16 +157,19 @@ impl DutyCycles {
         let mut state = self.0.lock();
         state.forget(key);
         let State { files, maps, .. } = &mut *state;
+        let pid = target.pid();
         let file = match files.entry(id) {
             Entry::Occupied(file) => file.into_mut(),
             Entry::Vacant(new) => {
-                let file = File::attach(&target.libjvm, session)?;
+                let file = File::attach(target, session)?;
                 target.libjvm.check_is_same()?;
                 new.insert(file)
             }
         };
-        let tenant = cgroup::tenant_of(target.pid());
-        file.jvms.insert(key, Jvm { tenant, runs: Runs::default() });
+        let attached = file.probes.iter_mut().filter(|probe| !probe.cycle.is_off());
+        attached.map(|probe| probe.uprobe.attach([pid])).collect::<Result<()>>()?;
+        let tenant = cgroup::tenant_of(pid);
+        file.jvms.insert(key, Jvm { pid, tenant, runs: Runs::default() });
         file.publish(maps);
         drop(state);
         self.0.changed.notify_one();
@@ -219,8 +223,11 @@ impl Shared {
 impl State {
     fn forget(&mut self, key: u64) {
         for file in self.files.values_mut() {
-            if file.jvms.remove(&key).is_some() {
-                file.probes.iter_mut().for_each(|probe| _ = probe.hits.remove(&key));
+            if let Some(jvm) = file.jvms.remove(&key) {
+                for probe in &mut file.probes {
+                    probe.hits.remove(&key);
+                    probe.uprobe.detach_from(jvm.pid);
+                }
                 // The result does not matter: the JVM has ended, so no hit will look the entry up.
                 let _ = self.maps.duties.delete(&key.to_ne_bytes());
             }
@@ -249,7 +256,7 @@ impl State {
         let Self { files, maps, run_ns, .. } = self;
         let Some(file) = files.get_mut(&id).filter(|_| now >= due) else { return };
         if file.probes[index].cycle.is_off() {
-            file.probes[index].begin_on_period();
+            file.probes[index].begin_on_period(file.jvms.values().map(|jvm| jvm.pid));
             return file.publish(maps);
         }
         let new = file.count(index, maps, now);
@@ -289,7 +296,8 @@ impl State {
 }
 
 impl File {
-    fn attach(libjvm: &LibJvm, session: &mut Session) -> Result<Self> {
+    fn attach(target: &Target, session: &mut Session) -> Result<Self> {
+        let libjvm = &target.libjvm;
         let file = Arc::new(libjvm.file()?);
         let plans = probes::sampling_plans(libjvm)?;
         let mut attach = |program: &str, hits_of: fn(&sampling_state) -> u64| {
@@ -298,7 +306,7 @@ impl File {
                 return Err(bpf::defect("find an allocation probe"));
             };
             let mut uprobe = Uprobe::new(Arc::clone(&file), *offset, session.program(program)?)?;
-            uprobe.attach()?;
+            uprobe.attach([target.pid()])?;
             Ok(Probe {
                 uprobe,
                 cycle: Cycle::new(clock::monotonic_ns()),
@@ -375,9 +383,9 @@ impl File {
 }
 
 impl Probe {
-    fn begin_on_period(&mut self) {
+    fn begin_on_period(&mut self, jvms: impl Iterator<Item = Pid>) {
         let begin = Instant::now();
-        let attached = self.uprobe.attach();
+        let attached = self.uprobe.attach(jvms);
         let has_failed = std::mem::replace(&mut self.has_failed, attached.is_err());
         match attached {
             Ok(()) => {

@@ -8,11 +8,11 @@ use crate::{
     Error,
     bpf::{
         inodes::attached_file,
-        probes::{Instant, Links, Plan, Scope, Site, exported, resolve},
+        probes::{Binary, Instant, Links, Plan, Scope, Site, exported, resolve},
         session::Attach,
         stops,
     },
-    process::{FileId, LibJvm},
+    process::{FileId, LibJvm, Target},
     trace::samples::{
         events::{EventKind, EventSpec, attach::find},
         session::Session,
@@ -25,9 +25,10 @@ const CODE: [Instant; 2] = [
     Instant::of_probe("hotspot", "compiled__method__load", "code_load"),
 ];
 
-/// Attachments shared by all JVMs that run the same libjvm.so, by file and index of the event. The entry
-/// whose index is `None` contains the probes on loads and unloads of compiled code, and those on stops.
-pub(crate) type Shared = HashMap<SharedKey, Links>;
+/// Attachments shared by all JVMs that run the same libjvm.so, by file and index of the event; `None` if the file had too many
+/// mappings, so that each JVM has attachments of its own. The entry whose index is `None` contains the probes on loads and
+/// unloads of compiled code, and those on stops.
+pub(crate) type Shared = HashMap<SharedKey, Option<Links>>;
 pub(crate) type SharedKey = (FileId, Option<usize>);
 
 impl Traced {
@@ -57,12 +58,8 @@ impl Traced {
         };
         match shared {
             Some(shared) => {
-                if let Entry::Vacant(entry) = shared.entry((attached_file(libjvm)?, None)) {
-                    let scope = Scope::AllProcesses;
-                    let links = session.attach(&libjvm.into(), &plans()?, scope, 0)?;
-                    libjvm.check_is_same()?;
-                    entry.insert(links);
-                }
+                let own = attach_shared(session, shared, target, None, &libjvm.into(), plans)?;
+                self.links.extend(own);
             }
             None => {
                 let pid = target.pid();
@@ -97,10 +94,11 @@ impl Traced {
             Some(searched) if searched == version => return Vec::new(),
             Some(_) => std::mem::take(&mut self.missing),
         };
-        let (pid, libjvm) = match &self.kind {
-            ProcessKind::Jvm(target, _) => (target.pid(), Some(&target.libjvm)),
+        let (pid, target) = match &self.kind {
+            ProcessKind::Jvm(target, _) => (target.pid(), Some(target)),
             ProcessKind::Future(process) | ProcessKind::Other(process) => (process.pid, None),
         };
+        let libjvm = target.map(|target| &target.libjvm);
         let mut failed = Vec::new();
         let of_wanted: Vec<_> = wanted.iter().map(|&number| &events[number]).collect();
         let found = find(&of_wanted, libjvm, &self.maps, &mut self.searched_files);
@@ -108,24 +106,21 @@ impl Traced {
             let cookie = number as u64;
             let found = found.and_then(|found| {
                 let Some(found) = found else { return Ok(None) };
-                let mut plans = found.plans;
-                if let (Some(shared), Some(libjvm), true) = (&mut shared, libjvm, found.is_libjvm) {
-                    let (of_file, of_process) = split(libjvm, plans)?;
-                    let key = (attached_file(libjvm)?, Some(number));
-                    if !of_file.is_empty()
-                        && let Entry::Vacant(entry) = shared.entry(key)
-                    {
-                        let scope = Scope::AllProcesses;
-                        let links = session.attach(&found.binary, &of_file, scope, cookie)?;
-                        libjvm.check_is_same()?;
-                        entry.insert(links);
+                let (mut plans, mut links) = (found.plans, Links::default());
+                if let (Some(shared), Some(target), true) = (&mut shared, target, found.is_libjvm) {
+                    let (of_file, of_process) = split(&target.libjvm, plans)?;
+                    if !of_file.is_empty() {
+                        let (number, binary) = (Some(number), &found.binary);
+                        links =
+                            attach_shared(session, shared, target, number, binary, || Ok(of_file))?;
                     }
                     plans = of_process;
-                    if plans.is_empty() {
-                        return Ok(None);
-                    }
                 }
-                session.attach(&found.binary, &plans, Scope::Process(pid), cookie).map(Some)
+                if !plans.is_empty() {
+                    let scope = Scope::Process(pid);
+                    links.extend(session.attach(&found.binary, &plans, scope, cookie)?);
+                }
+                Ok(Some(links))
             });
             match found {
                 Ok(links) => self.links.extend(links.unwrap_or_default()),
@@ -146,6 +141,38 @@ impl Traced {
     pub(crate) fn detach_events(&mut self) {
         self.links = Links::default();
     }
+}
+
+/// Attaches plans of the event with this index, or those on compiled code and stops, to a libjvm.so for all processes that run
+/// it, unless that was done for an earlier JVM. Returns attachments of this JVM alone, if the file has too many mappings.
+fn attach_shared(
+    session: &mut Session,
+    shared: &mut Shared,
+    target: &Target,
+    number: Option<usize>,
+    binary: &Binary,
+    plans: impl FnOnce() -> Result<Vec<Plan>, Error>,
+) -> Result<Links, Error> {
+    let cookie = number.unwrap_or(0) as u64;
+    let entry = shared.entry((attached_file(&target.libjvm)?, number));
+    if matches!(&entry, Entry::Occupied(attached) if attached.get().is_some()) {
+        return Ok(Links::default());
+    }
+    let plans = plans()?;
+    if let Entry::Vacant(entry) = entry {
+        match session.attach(binary, &plans, Scope::AllProcesses, cookie) {
+            Ok(links) => {
+                target.libjvm.check_is_same()?;
+                entry.insert(Some(links));
+                return Ok(Links::default());
+            }
+            Err(Error::Crowded { .. }) => _ = entry.insert(None),
+            Err(error) => return Err(error),
+        }
+    }
+    let links = session.attach(binary, &plans, Scope::Process(target.pid()), cookie)?;
+    target.libjvm.check_is_same()?;
+    Ok(links)
 }
 
 /// Divides plans into those whose sites are the same for all processes that run a libjvm.so, and those whose sites are
