@@ -1,8 +1,8 @@
 //! Results of searches for symbols, shared by all users of a file.
 //!
-//! The registry and each tracer search a libjvm.so for symbols. If its symbols come from the root of one process, the
-//! results are valid for this process only. The cache belongs to the process's `LibJvm`, so that each search is made
-//! once for all of them.
+//! The registry and each tracer search a libjvm.so for symbols. The cache belongs to the process's `LibJvm`, so that each
+//! search is made once for all of them. If the symbols come from a file in the root of the process, processes with the same
+//! file share it.
 
 use std::{
     collections::HashMap,

@@ -10,8 +10,7 @@ use std::{
     fs::File,
     os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::{Duration, Instant},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
 };
 
 use procfs::process::{MMPermissions, MMapPath, MemoryMap};
@@ -52,12 +51,13 @@ pub struct LibJvm {
     /// What other modules have read from the file, if its symbols come from the root of the process, so that it must not
     /// be shared with other processes.
     pub(crate) facts: OnceLock<Arc<dyn Any + Send + Sync>>,
-    /// Whether another process has mapped the file too often, so that probes must not be attached to all processes.
-    is_crowded: bool,
     /// Whether `separate_symbols` comes from the root of the process, where the owner of the process controls
     /// the content.
     pub(crate) has_untrusted_symbols: bool,
 }
+
+/// Identity of a file, with its size and the time of its last change, which shows that it was rewritten.
+type Content = (FileId, u64, i64, i64);
 
 /// Symbol files from sources that no target controls, by the libjvm.so that they belong to. The libjvm.so is kept open,
 /// so that its inode number is not reused.
@@ -68,14 +68,6 @@ const MAX_CACHED_FILES: usize = 64;
 /// Maximum number of mappings of its libjvm.so that a process may have. A JVM has five. The kernel visits each mapping of
 /// a file for each probe in it.
 const MAX_MAPPINGS: usize = 1000;
-
-/// Files that a process has mapped more than [`MAX_MAPPINGS`] times, and when that was last seen. Probes in such a file
-/// are attached to each JVM alone: then the kernel need not write them into all those mappings.
-static CROWDED: Mutex<BTreeMap<FileId, Instant>> = Mutex::new(BTreeMap::new());
-/// Maximum number of such files.
-const MAX_CROWDED: usize = 1000;
-/// Time after which a file no longer counts as such.
-const CROWDED_TIME: Duration = Duration::from_secs(3600);
 
 /// File names in the mappings of a JVM: HotSpot's library and OpenJ9's.
 pub(super) const JVM_NAMES: [&[u8]; 2] = [b"/libjvm.so", b"/libj9vm"];
@@ -97,14 +89,8 @@ impl LibJvm {
         let is_run = maps.iter().filter(is_libjvm).cloned().any(runs);
         let map = maps.iter().find(is_libjvm).filter(|_| is_run);
         let count = maps.iter().filter(is_libjvm).count();
-        if let Some(map) = map.filter(|_| count > MAX_MAPPINGS) {
+        if map.is_some() && count > MAX_MAPPINGS {
             limited::add("mappings", &cgroup::tenant_of(pid), 1);
-            let path = mapped_path(map).unwrap_or(Path::new(""));
-            let file = open_mapped(pid, map, path).ok();
-            let mapped = (device(map.dev), map.inode);
-            if let Some(id) = file.and_then(|file| FileId::of(&file, Some(mapped)).ok()) {
-                add_crowded(id, Instant::now());
-            }
             return Err(Error::TooManyMappings { pid, count, max: MAX_MAPPINGS });
         }
         map.cloned().ok_or_else(|| match native_image(pid).is_some() {
@@ -133,7 +119,6 @@ impl LibJvm {
             lookups: Lookups::within(&share).into(),
             share,
             facts: OnceLock::new(),
-            is_crowded: is_crowded(id, Instant::now()),
             map_start: Addr(map.address.0),
             map_offset: FileOffset(map.offset),
             id,
@@ -159,7 +144,31 @@ impl LibJvm {
                 found.symbols_in_root_of(pid)?.map(|file| Arc::new(file.into()));
             found.has_untrusted_symbols = found.separate_symbols.is_some();
         }
+        if found.has_untrusted_symbols
+            && let Some(lookups) = found.shared_lookups()
+        {
+            found.lookups = lookups;
+        }
         Ok(found)
+    }
+
+    /// Returns the results of searches for symbols in the same content, for all processes that have it: a thousand processes
+    /// may have the same debug file in their roots. `None` if there is none, or if the content cannot be identified.
+    fn shared_lookups(&self) -> Option<Arc<Lookups>> {
+        static SHARED: Mutex<BTreeMap<[Content; 2], Weak<Lookups>>> = Mutex::new(BTreeMap::new());
+        let content = |file: &File| {
+            let (stat, id) = (file.metadata().ok()?, FileId::of(file, None).ok()?);
+            Some((id, stat.len(), stat.ctime(), stat.ctime_nsec()))
+        };
+        let key = [content(&self.file)?, content(self.separate_symbols.as_ref()?)?];
+        // A thread that panicked has left a consistent map, because entries are inserted in one step.
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lookups) = shared.get(&key).and_then(Weak::upgrade) {
+            return Some(lookups);
+        }
+        shared.retain(|_, lookups| lookups.strong_count() > 0);
+        shared.insert(key, Arc::downgrade(&self.lookups));
+        Some(Arc::clone(&self.lookups))
     }
 
     /// Returns a separate file with the library's symbols, from a source that no target controls; `None` if
@@ -199,10 +208,9 @@ impl LibJvm {
 
     /// Returns whether one attachment may cover all processes that run this file. If not, each attachment
     /// must be limited to the process for which the library was found, because its symbols come from that
-    /// process's root, and processes of other owners may run the same file; or because a process has mapped the file
-    /// too often.
+    /// process's root, and processes of other owners may run the same file.
     pub(crate) fn may_share_attachments(&self) -> bool {
-        !self.has_untrusted_symbols && !self.is_crowded
+        !self.has_untrusted_symbols
     }
 
     /// Returns whether the descriptor of a file that has this file's identity leads to the content that this file had when it
@@ -234,7 +242,6 @@ impl LibJvm {
             share: Share::default(),
             lookups: Arc::default(),
             facts: OnceLock::new(),
-            is_crowded: false,
             target_path: mapping.path.clone(),
             map_start: mapping.start,
             map_offset: mapping.offset,
@@ -257,7 +264,6 @@ impl LibJvm {
             share: Share::default(),
             lookups: Arc::default(),
             facts: OnceLock::new(),
-            is_crowded: false,
             target_path: path.to_owned(),
             map_start: Addr(0),
             map_offset: FileOffset(0),
@@ -308,19 +314,6 @@ impl LibJvm {
     pub(crate) fn open_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
-}
-
-fn add_crowded(id: FileId, now: Instant) {
-    let mut crowded = CROWDED.lock().unwrap_or_else(PoisonError::into_inner);
-    crowded.retain(|_, seen| now.saturating_duration_since(*seen) < CROWDED_TIME);
-    if crowded.len() < MAX_CROWDED {
-        crowded.insert(id, now);
-    }
-}
-
-fn is_crowded(id: FileId, now: Instant) -> bool {
-    let crowded = CROWDED.lock().unwrap_or_else(PoisonError::into_inner);
-    crowded.get(&id).is_some_and(|seen| now.saturating_duration_since(*seen) < CROWDED_TIME)
 }
 
 /// Returns the program of a process if it is a GraalVM native image.
@@ -432,13 +425,9 @@ sys.stdin.read()";
             child.wait().unwrap();
             found
         };
-        let id = || FileId::of(&File::open(&path).unwrap(), None).unwrap();
         find(MAX_MAPPINGS).unwrap();
-        assert!(!is_crowded(id(), Instant::now()));
         let error = find(MAX_MAPPINGS + 1).unwrap_err();
         assert!(matches!(error, Error::TooManyMappings { count: 1001, .. }), "{error}");
-        assert!(is_crowded(id(), Instant::now()));
-        assert!(!is_crowded(id(), Instant::now() + CROWDED_TIME));
         assert!(limited::take().keys().any(|(reason, _)| *reason == "mappings"));
     }
 }
