@@ -18,6 +18,7 @@
 //! | [`blocking_call`] | the system call in which a thread waits, and for which file |
 //! | [`resources`] | its processors and file descriptors |
 //! | [`os_threads`] | its threads as the kernel describes them |
+//! | `populated` | page tables that reads create in it |
 //! | `reader` | child processes that make reads which may get stuck |
 //! | `reader_wait` | how long the answer of a reader is awaited |
 //! | [`root`] | the only access to its file system |
@@ -42,6 +43,7 @@ pub(crate) mod maps;
 pub mod memory;
 pub mod os_threads;
 pub(crate) mod pid;
+mod populated;
 pub(crate) mod present;
 pub(crate) mod reader;
 mod reader_wait;

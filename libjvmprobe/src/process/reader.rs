@@ -46,9 +46,11 @@ use crate::{
     process::{
         cgroup,
         file_system::{self, Access},
+        populated,
         reader_wait::{Begin, MAX_WAIT, Outcome, Scheduling},
     },
     sys::{
+        budget::Budget,
         channel::{self, MAX_MESSAGE},
         forked::{self, exit},
     },
@@ -69,9 +71,9 @@ const TRIES: usize = 8;
 /// Size of a request's head: `Call`, PID, flags or number of blocks, length of a block or of an answer. A path or the
 /// addresses of blocks follow.
 const REQUEST_HEAD: usize = 24;
-/// Size of the head of an answer: an error number, and one bit per block, which is set if the block cannot be
-/// read.
-const ANSWER_HEAD: usize = 4 + MAX_BLOCKS / 8;
+/// Size of the head of an answer: an error number, the number of page faults, and one bit per block, which is set if the block
+/// cannot be read.
+const ANSWER_HEAD: usize = 8 + MAX_BLOCKS / 8;
 /// PATH_MAX.
 const MAX_PATH: usize = 4096;
 
@@ -195,7 +197,7 @@ impl Pool {
         let mut pid = [0; 4];
         let begin = template.scheduling.begin();
         send(&template.socket, Call::Fork, Pid(0), (0, 0), b"", Some(theirs.as_fd()))?;
-        receive(template, begin, &mut pid, &mut Unread::default())?;
+        receive(template, begin, &mut pid, &mut Report::default())?;
         let scheduling = Scheduling::of(Pid(u32::from_ne_bytes(pid)));
         Ok(Reader { socket, scheduling, memory: None })
     }
@@ -232,19 +234,24 @@ fn overloaded() -> io::Error {
 #[error("no answer within {} s, because the host is overloaded", MAX_WAIT.as_secs())]
 struct Overloaded;
 
-/// Bitmap of blocks that cannot be read.
+/// Report of a reader about the blocks that it has read, beside their content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Unread([u8; MAX_BLOCKS / 8]);
+struct Report {
+    /// Bitmap of blocks that cannot be read.
+    unread: [u8; MAX_BLOCKS / 8],
+    /// Number of page faults so far: pages of the process that were not present.
+    faults: u32,
+}
 
-impl Unread {
-    fn insert(&mut self, block: usize) {
-        if let Some(byte) = self.0.get_mut(block / 8) {
+impl Report {
+    fn set_unread(&mut self, block: usize) {
+        if let Some(byte) = self.unread.get_mut(block / 8) {
             *byte |= 1 << (block % 8);
         }
     }
 
-    fn contains(&self, block: usize) -> bool {
-        self.0.get(block / 8).is_some_and(|byte| byte >> (block % 8) & 1 != 0)
+    fn is_unread(&self, block: usize) -> bool {
+        self.unread.get(block / 8).is_some_and(|byte| byte >> (block % 8) & 1 != 0)
     }
 }
 
@@ -310,7 +317,7 @@ impl Reader {
     ) -> io::Result<(usize, Option<OwnedFd>)> {
         let begin = self.scheduling.begin();
         send(&self.socket, call, pid, lengths, path, with)?;
-        receive(self, begin, to, &mut Unread::default())
+        receive(self, begin, to, &mut Report::default())
     }
 }
 
@@ -333,12 +340,12 @@ fn send(
 }
 
 /// Receives one message of an answer. Returns its length without the head, and the descriptor that came with it.
-/// Sets in `unread` the bits of the blocks that could not be read.
+/// Adds what the message reports to `report`.
 fn receive(
     from: &Reader,
     begin: Begin,
     to: &mut [u8],
-    unread: &mut Unread,
+    report: &mut Report,
 ) -> io::Result<(usize, Option<OwnedFd>)> {
     match from.scheduling.wait(&from.socket, begin)? {
         Outcome::Ready => {}
@@ -352,8 +359,10 @@ fn receive(
         other => io::Error::from(other),
     })?;
     let len = len.checked_sub(head.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-    let (error, blocks) = head.split_first_chunk().ok_or(io::ErrorKind::UnexpectedEof)?;
-    unread.0.iter_mut().zip(blocks).for_each(|(all, new)| *all |= new);
+    let (error, rest) = head.split_first_chunk().ok_or(io::ErrorKind::UnexpectedEof)?;
+    let (faults, blocks) = rest.split_first_chunk().ok_or(io::ErrorKind::UnexpectedEof)?;
+    report.unread.iter_mut().zip(blocks).for_each(|(all, new)| *all |= new);
+    report.faults = report.faults.max(u32::from_ne_bytes(*faults));
     match i32::from_ne_bytes(*error) {
         0 => Ok((len, files.into_iter().flatten().next())),
         error => Err(io::Error::from_raw_os_error(error)),
@@ -403,13 +412,17 @@ impl MemoryFile {
         let mut read = Vec::with_capacity(blocks.len());
         let at_once = (MAX_BYTES / size).min(MAX_BLOCKS);
         for (blocks, to) in blocks.chunks(at_once).zip(to.chunks_mut(at_once * size)) {
-            let unread = self.request(blocks, size, to)?;
-            read.extend((0..blocks.len()).map(|block| !unread.contains(block)));
+            let report = self.request(blocks, size, to)?;
+            read.extend((0..blocks.len()).map(|block| !report.is_unread(block)));
         }
         Ok(read)
     }
 
-    fn request(&self, blocks: &[Addr], size: usize, to: &mut [u8]) -> io::Result<Unread> {
+    fn request(&self, blocks: &[Addr], size: usize, to: &mut [u8]) -> io::Result<Report> {
+        if populated::is_full(self.pid) {
+            let why = "reading it takes too much of the kernel's memory, because its pages are not present";
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, why));
+        }
         let mut body = [0; 8 * MAX_BLOCKS];
         for (bytes, addr) in body.as_chunks_mut::<8>().0.iter_mut().zip(blocks) {
             *bytes = addr.0.to_ne_bytes();
@@ -422,15 +435,19 @@ impl MemoryFile {
             let mut begin = reader.scheduling.begin();
             send(&reader.socket, Call::Memory, self.pid, lengths, body, with)?;
             reader.memory = Some(self.number);
-            let mut unread = Unread::default();
+            let mut report = Report::default();
             for part in to.chunks_mut(MAX_MESSAGE) {
-                let (len, _) = receive(reader, begin, part, &mut unread)?;
+                let (len, _) = receive(reader, begin, part, &mut report)?;
                 begin = reader.scheduling.begin();
                 if len < part.len() {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
             }
-            Ok(unread)
+            if report.faults > 0 {
+                let share = || Budget::of_process().share(&cgroup::tenant_of(self.pid));
+                populated::add(self.pid, blocks, size, share);
+            }
+            Ok(report)
         })
     }
 }
@@ -557,12 +574,12 @@ fn serve(socket: OwnedFd) -> ! {
         let received = channel::receive_files(&socket, &mut parts);
         let Ok((REQUEST_HEAD.., [with, ..])) = received else { exit() };
         let request = Request::new(&head, &body);
-        let mut unread = Unread::default();
+        let mut report = Report::default();
         let result = if request.call == Call::Memory as u32 {
             memory = with.or(memory);
             let of = memory.as_ref();
             of.map_or(Err(Errno::BADF), |of| {
-                read_memory(&socket, &request, of, &mut answer, &mut unread)
+                read_memory(&socket, &request, of, &mut answer, &mut report)
             })
             .map(|len| (len, None))
         } else if request.call == Call::Map as u32 {
@@ -586,14 +603,15 @@ fn serve(socket: OwnedFd) -> ! {
             Ok((len, fd)) => (0, len, fd),
             Err(e) => (e.raw_os_error(), 0, None),
         };
-        reply(&socket, error, &unread, &answer[..len], fd.as_ref().map(AsFd::as_fd));
+        reply(&socket, error, &report, &answer[..len], fd.as_ref().map(AsFd::as_fd));
     }
 }
 
 /// Sends one message of an answer.
-fn reply(to: &OwnedFd, error: i32, unread: &Unread, answer: &[u8], with: Option<BorrowedFd<'_>>) {
-    let error = error.to_ne_bytes();
-    let parts = [IoSlice::new(&error), IoSlice::new(&unread.0), IoSlice::new(answer)];
+fn reply(to: &OwnedFd, error: i32, report: &Report, answer: &[u8], with: Option<BorrowedFd<'_>>) {
+    let (error, faults) = (error.to_ne_bytes(), report.faults.to_ne_bytes());
+    let head = [&error[..], &faults, &report.unread].map(IoSlice::new);
+    let parts = [head[0], head[1], head[2], IoSlice::new(answer)];
     if channel::send(to, &parts, with.as_slice()).is_err() {
         exit();
     }
@@ -688,7 +706,7 @@ fn read_memory(
     request: &Request<'_>,
     of: &OwnedFd,
     answer: &mut [u8; MAX_MESSAGE],
-    unread: &mut Unread,
+    report: &mut Report,
 ) -> Result<usize, Errno> {
     let (size, count) = (request.len, request.argument as usize);
     if size == 0 || count > MAX_BLOCKS || size.checked_mul(count).is_none_or(|n| n > MAX_BYTES) {
@@ -700,9 +718,11 @@ fn read_memory(
     }
     let blocks = &blocks[..count];
     let (mut at, end) = (0, size * count);
+    let faults_before = page_faults();
     loop {
         let len = MAX_MESSAGE.min(end - at);
-        read_part(request.pid, blocks, size, at, &mut answer[..len], unread)?;
+        read_part(request.pid, blocks, size, at, &mut answer[..len], report)?;
+        report.faults = page_faults().wrapping_sub(faults_before) as u32;
         at += len;
         if at == end {
             // A read at address 0, where nothing is mapped (vm.mmap_min_addr), normally fails. If the address space was
@@ -712,8 +732,18 @@ fn read_memory(
                 _ => Ok(len),
             };
         }
-        reply(socket, 0, unread, &answer[..len], None);
+        reply(socket, 0, report, &answer[..len], None);
     }
+}
+
+/// Returns the number of page faults of this process, which includes those that its reads of other processes cause
+/// (mm_account_fault() of mm/memory.c).
+fn page_faults() -> libc::c_long {
+    // SAFETY: all bytes zero are a valid value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes to `usage` only.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    usage.ru_minflt.wrapping_add(usage.ru_majflt)
 }
 
 /// Fills `to` with a part of the blocks. `begin` is the offset of that part in the concatenation of all
@@ -724,7 +754,7 @@ fn read_part(
     size: usize,
     begin: usize,
     to: &mut [u8],
-    unread: &mut Unread,
+    report: &mut Report,
 ) -> Result<(), Errno> {
     let end = begin + to.len();
     let mut at = begin;
@@ -755,7 +785,7 @@ fn read_part(
         at += got;
         if at < end {
             // The kernel has stopped at this block, because it cannot be read.
-            unread.insert(at / size);
+            report.set_unread(at / size);
             at = (at - at % size + size).min(end);
         }
     }
@@ -927,7 +957,7 @@ mod tests {
         signal(rustix::process::Signal::STOP);
         assert_eq!(ask().unwrap_err().kind(), io::ErrorKind::TimedOut);
         signal(rustix::process::Signal::CONT);
-        receive(&reader, reader.scheduling.begin(), &mut [0; 64], &mut Unread::default()).unwrap();
+        receive(&reader, reader.scheduling.begin(), &mut [0; 64], &mut Report::default()).unwrap();
     }
 
     #[test]
