@@ -28,7 +28,7 @@ use crate::{
     },
     process::{Candidate, Fate, Process, Target, cgroup, reader, scan},
     sys::{
-        Pace, PriorityBoost,
+        Pace, PriorityBoost, priority,
         privileges::{READ, keep_only},
         reading_cost::{self, PAUSE_FACTOR},
         thread_cpu_time,
@@ -591,8 +591,15 @@ impl Worker {
     }
 
     fn run(mut self) {
-        let _priority_boost = PriorityBoost::begin();
         let Options { targets, pace, slots, min_age, .. } = self.shared.options.clone();
+        // In a daemon, hostile processes could keep this thread busy, while others have to read events.
+        let _priority_boost = match pace {
+            Pace::Prompt => Some(PriorityBoost::begin()),
+            Pace::Calm => {
+                priority::lower();
+                None
+            }
+        };
         let of = match targets {
             Search::Command(pid) => Some(pid),
             Search::AllJvms | Search::Given => None,

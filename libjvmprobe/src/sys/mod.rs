@@ -46,7 +46,7 @@ pub mod limited;
 mod once;
 pub mod output_file;
 mod pace;
-mod priority;
+pub(crate) mod priority;
 pub mod privileges;
 pub(crate) mod reading_cost;
 pub mod reading_marks;

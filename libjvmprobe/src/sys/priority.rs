@@ -1,4 +1,4 @@
-//! Temporary scheduling priority of a thread.
+//! Scheduling priority of a thread.
 
 use rustix::process::{getpriority_process, setpriority_process};
 
@@ -16,6 +16,17 @@ impl PriorityBoost {
         let before = getpriority_process(None).ok().filter(|&nice| nice > PRIORITY_NICE);
         let raised = before.filter(|_| setpriority_process(None, PRIORITY_NICE).is_ok());
         Self(raised)
+    }
+}
+
+/// Nice value of a thread without priority.
+const NORMAL_NICE: i32 = 0;
+
+/// Takes the priority away that the calling thread has inherited from the thread that started it.
+pub(crate) fn lower() {
+    // Lowering the priority is always permitted.
+    if getpriority_process(None).is_ok_and(|nice| nice < NORMAL_NICE) {
+        let _ = setpriority_process(None, NORMAL_NICE);
     }
 }
 

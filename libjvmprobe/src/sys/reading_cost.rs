@@ -2,7 +2,8 @@
 //!
 //! A process determines how long it takes to read: it may have a file with a million symbols, and start again every
 //! second. So a tenant whose processes take long to read has to wait: on average, at most one eleventh of the time is
-//! spent on reading them. The registry reads further processes of the tenant later. Other tenants are not affected.
+//! spent on reading them, and about as much on all such tenants together. The registry reads further processes of the tenant
+//! later. Other tenants are not affected.
 //!
 //! Reads of ordinary JVMs are fast, and the wait begins only after [`ALLOWANCE`].
 
@@ -12,10 +13,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// After a slow or failed read, nothing is read for this many times the duration of the read.
+/// After a slow or failed read, nothing is read for this many times the duration of the read, times the number of tenants that
+/// wait.
 pub(crate) const PAUSE_FACTOR: u32 = 10;
 /// Time that a tenant may use without a wait.
 const ALLOWANCE: Duration = Duration::from_secs(1);
+/// Maximum time that one read adds to the wait.
+const MAX_PAUSE: Duration = Duration::from_secs(3600);
 /// Maximum number of tenants that are recorded. Beyond it, the one that has used the least time is dropped.
 const MAX_TENANTS: usize = 10_000;
 
@@ -51,8 +55,10 @@ impl Costs {
                 first.map(|tenant| self.0.remove(&tenant));
             }
         }
+        let waiting = self.0.keys().filter(|tenant| self.wait_until(tenant, now).is_some()).count();
+        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX).max(1);
         let paid = self.0.entry(Arc::clone(tenant)).or_insert(now);
-        *paid = (*paid).max(now) + took * PAUSE_FACTOR;
+        *paid = (*paid).max(now) + (took * PAUSE_FACTOR).saturating_mul(waiting).min(MAX_PAUSE);
     }
 
     pub(crate) fn wait_until(&self, tenant: &str, now: Instant) -> Option<Instant> {
@@ -91,6 +97,26 @@ mod tests {
             }
         }
         assert!(spent < Duration::from_secs(1000 / 10 + 2), "{spent:?}");
+    }
+
+    #[test]
+    fn many_slow_tenants_together_take_a_tenth_of_the_time() {
+        let (mut costs, mut now) = (Costs::default(), Instant::now());
+        let tenants: Vec<Arc<str>> = (0..20).map(|n| n.to_string().into()).collect();
+        let (begin, mut spent) = (now, vec![Duration::ZERO; tenants.len()]);
+        while now < begin + Duration::from_secs(10_000) {
+            let ready = |n: &usize| costs.wait_until(&tenants[*n], now).is_none();
+            let took = Duration::from_millis(300);
+            if let Some(n) = (0..tenants.len()).filter(ready).min_by_key(|&n| spent[n]) {
+                costs.charge(&tenants[n], took, now);
+                spent[n] += took;
+            }
+            now += took;
+        }
+        let all: Duration = spent.iter().sum();
+        assert!((0.05..0.12).contains(&(all.as_secs_f64() / 10_000.0)), "{all:?}");
+        let (least, most) = (spent.iter().min().unwrap(), spent.iter().max().unwrap());
+        assert!(*most < *least * 2, "{spent:?}");
     }
 
     #[test]
