@@ -28,7 +28,7 @@ static ATTACH_LOCK: Mutex<()> = Mutex::new(());
 
 /// Maximum time for which the process, before it exits, waits for an attachment to be made or released. This
 /// usually takes about 50 ms.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// Locks attaching and detaching. The first call registers the release of all attachments at the end of the process.
 pub(super) fn lock_attaching() -> MutexGuard<'static, ()> {
@@ -42,6 +42,7 @@ pub(super) fn lock_attaching() -> MutexGuard<'static, ()> {
 
 /// Ends attaching and detaching for good, and releases all attachments. Called at the end of the process.
 fn end_attaching() {
+    keeper::shorten_waits();
     let begin = Instant::now();
     while begin.elapsed() < EXIT_TIMEOUT {
         match ATTACH_LOCK.try_lock() {

@@ -22,7 +22,10 @@ use std::{
     ffi::CStr,
     io::{self, IoSlice, IoSliceMut, Write},
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -46,7 +49,7 @@ const ENABLE: libc::Ioctl = 0x2400;
 /// Maximum time for an answer. A target can delay detaching, because the kernel needs the lock of its mappings.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The same at the end of this process. The keeper finishes afterwards.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_millis(1000);
 /// Maximum number of processes that close descriptors at the same time.
 const PARALLEL: usize = 16;
 /// Limit of the keeper's descriptor numbers.
@@ -95,6 +98,9 @@ struct Keeper {
     socket: OwnedFd,
 }
 
+/// Whether this process is about to end.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
 static KEEPER: Mutex<Option<Keeper>> = Mutex::new(None);
 
 fn keeper() -> MutexGuard<'static, Option<Keeper>> {
@@ -136,7 +142,7 @@ fn ask(
     let pid = *pid;
     let talk = || -> io::Result<[u8; 8]> {
         channel::send(socket, &[IoSlice::new(&bytes)], files)?;
-        let timeout = if request == Request::CloseAll { EXIT_TIMEOUT } else { TIMEOUT };
+        let timeout = if IS_ENDING.load(Ordering::Relaxed) { EXIT_TIMEOUT } else { TIMEOUT };
         if !channel::wait(socket, Instant::now() + timeout)? {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -173,6 +179,11 @@ pub(super) fn close_copies() {
     if let Err(error) = ask(Request::CloseCopies, [0; 4], 0, &[]) {
         log::debug!("cannot wait until probes are detached: {error}");
     }
+}
+
+/// Shortens all waits for the keeper from now on, because this process is about to end.
+pub(super) fn shorten_waits() {
+    IS_ENDING.store(true, Ordering::Relaxed);
 }
 
 /// Closes all copies and probes. Called at the end of the process.

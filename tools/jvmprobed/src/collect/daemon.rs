@@ -61,10 +61,11 @@ const TICK: Duration = Duration::from_secs(1);
 /// Maximum time until the tracers have started.
 const MAX_START_TIME: Duration = Duration::from_secs(20);
 /// Maximum times at shutdown: first until the tracers have ended, then until their last data is on disk, and
-/// then until it is pushed. Their sum leaves some time for the rest within five seconds.
-const MAX_STOP_TIME: Duration = Duration::from_millis(2000);
+/// then until it is pushed; and for all of this, which leaves some time for detaching within five seconds.
+const MAX_STOP_TIME: Duration = Duration::from_millis(1500);
 const MAX_WRITE_TIME: Duration = Duration::from_secs(1);
 const MAX_PUSH_TIME: Duration = Duration::from_millis(1500);
+const MAX_SHUTDOWN_TIME: Duration = Duration::from_millis(3200);
 
 /// Options of the daemon.
 #[derive(Debug)]
@@ -407,9 +408,11 @@ impl Daemon {
         let cpu_times = self.jvms.cpu_times();
         let host_ticks = self.host_cpu.read();
         let gauges = self.jvms.gauges(host_ticks);
-        for identity in self.jvms.without_gauges() {
+        for (identity, has_recent) in self.jvms.without_gauges() {
             limited::add("gauges", &identity.tenant(), 1);
-            self.totals.lock().clear_values(identity);
+            if !has_recent {
+                self.totals.lock().clear_values(identity);
+            }
         }
         for (identity, gauges) in gauges {
             let mut totals = self.totals.lock();
@@ -513,7 +516,8 @@ impl Daemon {
         self.notify.stopping();
         self.health.set_ready(false);
         self.tracers.stop();
-        let until = Instant::now() + MAX_STOP_TIME;
+        let begin = Instant::now();
+        let until = begin + MAX_STOP_TIME;
         loop {
             // Batches that arrive all the time do not prolong the wait.
             let left = until.saturating_duration_since(Instant::now());
@@ -529,7 +533,8 @@ impl Daemon {
         self.close_window(true);
         self.finish_window();
         if let Some(push) = self.worker.end(MAX_WRITE_TIME) {
-            push.end(net, MAX_PUSH_TIME);
+            let left = MAX_SHUTDOWN_TIME.saturating_sub(begin.elapsed());
+            push.end(net, left.min(MAX_PUSH_TIME));
         }
     }
 }

@@ -32,6 +32,8 @@ const KEEP_ENDED: Duration = Duration::from_secs(10);
 const CLASS_COUNT_INTERVAL: u64 = 8;
 /// Maximum time, in each window, for reading the gauges of one JVM. The main loop does nothing else meanwhile.
 const MAX_TIME_PER_JVM: Duration = Duration::from_millis(100);
+/// Time for which gauges stay in use if they are not read again.
+const MAX_AGE: Duration = Duration::from_secs(60);
 /// Part of a window that the gauges of all JVMs may take.
 const PART_FOR_ALL: u32 = 30;
 
@@ -64,7 +66,7 @@ pub struct Jvms {
     /// Order in which gauges are read.
     turns: Turns,
     /// JVMs whose gauges of the last window are missing or incomplete because time ran out.
-    left_out: Vec<Arc<Identity>>,
+    left_out: Vec<(Arc<Identity>, bool)>,
 }
 
 #[derive(Debug)]
@@ -79,6 +81,8 @@ struct KnownJvm {
     /// CPU time of the JVM's process. It is read when the JVM is found and at the end of each window.
     cpu_time: Option<CpuTime>,
     values: ValuesReader,
+    /// Time at which all gauges were read last.
+    complete_at: Option<Instant>,
 }
 
 impl Jvms {
@@ -186,6 +190,7 @@ impl Jvms {
             dropped_attributes,
             cpu_time,
             values: ValuesReader::default(),
+            complete_at: None,
         };
         let before = self.known.insert(pid, known);
         // The process of the previous entry runs another program now, or it has ended and its PID was reused.
@@ -252,16 +257,23 @@ impl Jvms {
         for (pid, tenant) in order {
             let Some(known) = self.known.get_mut(&pid) else { continue };
             let now = Instant::now();
+            let is_recent = known.complete_at.is_some_and(|at| now - at < MAX_AGE);
             let mut is_complete = now < until;
             if is_complete {
                 self.turns.taken(pid, tenant);
-                let (gauges, has_all) =
+                let (mut gauges, has_all) =
                     known.gauges(self.windows, host, until.min(now + MAX_TIME_PER_JVM));
                 is_complete = has_all;
+                match has_all {
+                    true => known.complete_at = Some(now),
+                    // The complete values of an earlier window stay in use.
+                    false if is_recent => gauges.values = None,
+                    false => {}
+                }
                 read.push((Arc::clone(&known.identity), gauges));
             }
             if !is_complete {
-                self.left_out.push(Arc::clone(&known.identity));
+                self.left_out.push((Arc::clone(&known.identity), is_recent));
             }
         }
         read
@@ -280,8 +292,9 @@ impl Jvms {
         all
     }
 
-    /// Returns JVMs whose gauges of the last window are missing or incomplete because time ran out.
-    pub fn without_gauges(&self) -> &[Arc<Identity>] {
+    /// Returns JVMs whose gauges of the last window are missing or incomplete because time ran out, each with whether those of
+    /// an earlier window may still be used.
+    pub fn without_gauges(&self) -> &[(Arc<Identity>, bool)] {
         &self.left_out
     }
 

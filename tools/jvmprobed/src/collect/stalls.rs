@@ -16,6 +16,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     hash::{DefaultHasher, Hash, Hasher},
+    io::ErrorKind,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -25,11 +26,12 @@ use std::{
 };
 
 use libjvmprobe::{
-    Addr, Pid, Result,
+    Addr, Error, Pid, Result,
     bpf::clock::{monotonic_ns, rfc3339},
     hotspot::HotSpot,
     jvms::{Arrival, Registry, registry::Stage},
-    process::Target,
+    process::{Target, cgroup},
+    sys::limited,
     trace::threads::{Dump, Dumper, Root, ThreadId, Wait, Waits},
 };
 
@@ -217,10 +219,14 @@ impl Search {
         let found = jvm.check(&mut self.dumper, self.after, self.interval);
         if jvm.target.process.has_ended() {
             self.jvms.remove(&pid);
-        } else if let Err(error) = &found
-            && !std::mem::replace(&mut jvm.has_failed, true)
-        {
-            log::warn!("process {pid}: cannot search for deadlocks: {error}; retrying");
+        } else if let Err(error) = &found {
+            if matches!(error, Error::Memory { source, .. } if source.kind() == ErrorKind::TimedOut)
+            {
+                limited::add("threads", &cgroup::tenant_of(pid), 1);
+            }
+            if !std::mem::replace(&mut jvm.has_failed, true) {
+                log::warn!("process {pid}: cannot search for deadlocks: {error}; retrying");
+            }
         }
         let jvms = &self.jvms;
         self.dumper.retain(|pid| jvms.get(&pid).is_some_and(|jvm| jvm.baseline.is_some()));
