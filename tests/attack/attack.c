@@ -8,6 +8,8 @@
  *   flood N                      N processes with 200 mappings each sleep, and one maps code as fast as it can
  *   files FOLDER N               creates N files and maps each as code
  *   names N                      N threads change their names 1,000 times per second
+ *   sparse N                     shows a JVM's readers N other threads ten times per second, each in 2 MB of memory that was
+ *                                never used; only as an agent
  *   perf-map MEGABYTES           writes a perf map for this process, with control characters and long names
  *   place GROUP PROGRAM ARGS     creates a control group, enters it and runs a program
  *   groups GROUP                 creates control groups with a process in each, and removes them, in a loop
@@ -18,6 +20,7 @@
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -193,6 +196,62 @@ static void groups(char **args)
 	}
 }
 
+/* An entry of gHotSpotVMStructs, share/runtime/vmStructs.hpp. */
+struct field {
+	const char *type, *name, *type_string;
+	int is_static;
+	unsigned long offset;
+	void *address;
+};
+
+static struct field *field(void *jvm, const char *type, const char *name)
+{
+	struct field **fields = dlsym(jvm, "gHotSpotVMStructs");
+	for (struct field *f = fields ? *fields : 0; f && f->type; f++)
+		if (!strcmp(f->type, type) && !strcmp(f->name, name))
+			return f;
+	die(name);
+	return 0;
+}
+
+static struct {
+	char list[256], *list_address;
+	char **threads, *memory;
+	unsigned long count;
+} shown;
+
+static void *show_other_threads(void *unused)
+{
+	const unsigned long region = 2 << 20, size = 16UL << 40;
+	for (unsigned long at = 0;; usleep(100000))
+		for (unsigned long n = 0; n < shown.count; n++, at = (at + region) % size)
+			shown.threads[n] = shown.memory + at;
+	return unused;
+}
+
+static void sparse(char **args)
+{
+	void *jvm = dlopen("libjvm.so", RTLD_NOW | RTLD_NOLOAD);
+	struct field *list = field(jvm, "ThreadsSMRSupport", "_java_thread_list");
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+	pthread_t thread;
+
+	shown.count = atol(args[0]);
+	shown.threads = calloc(shown.count, sizeof *shown.threads);
+	shown.memory = mmap(0, 17UL << 40, PROT_READ, flags, -1, 0);
+	if (!shown.threads || shown.memory == MAP_FAILED)
+		die("sparse");
+	shown.list_address = shown.list;
+	*(unsigned *)(shown.list + field(jvm, "ThreadsList", "_length")->offset) = shown.count;
+	*(char ***)(shown.list + field(jvm, "ThreadsList", "_threads")->offset) = shown.threads;
+	char *page = (char *)((unsigned long)list & ~4095UL);
+	if (mprotect(page, 8192, PROT_READ | PROT_WRITE))
+		die("mprotect");
+	list->address = &shown.list_address;
+	if (pthread_create(&thread, 0, show_other_threads, 0))
+		die("pthread_create");
+}
+
 /* Connects to the server, and sends a text. Returns the socket; -1 if the server refuses. */
 static int send_to(int port, const char *text)
 {
@@ -247,6 +306,7 @@ static const struct {
 	void (*start)(char **);
 } commands[] = {
 	{"fake", 3, fake}, {"fakes", 4, fakes}, {"flood", 1, flood}, {"files", 2, files}, {"names", 1, names},
+	{"sparse", 1, sparse},
 	{"perf-map", 1, perf_map}, {"place", 2, place}, {"groups", 1, groups}, {"requests", 1, requests},
 	{"passwords", 1, passwords},
 };

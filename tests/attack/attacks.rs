@@ -49,6 +49,7 @@ pub const ATTACKS: &[Attack] = &[
     attack!("mappings", Some("mappings"), 4.0, |a| a.run(&["./attack", "fakes", "fake/libjvm.so", "1", "10000", "0"])),
     attack!("mappings-of-jvm", Some("mappings"), 4.0, |a| a.java_with_agent("fake /mnt/jre/lib/server/libjvm.so 10000 0")),
     attack!("long-paths", None, 4.0, |a| a.run(&["./attackers", "maps", "/tmp"])),
+    attack!("sparse-memory", Some("page-tables"), 8.0, |a| a.java_with_agent("sparse 20000")),
     attack!("waits", Some("waits"), 12.0, |a| a.java(&[], &["waits", "300"])),
     attack!("class-names", None, 4.0, |a| a.java(&["-Xmx256m"], &["classes", "2000"])),
     attack!("arguments", None, 4.0, |a| arguments(a)),
