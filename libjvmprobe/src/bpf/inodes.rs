@@ -233,6 +233,8 @@ fn owned(fd: RawFd) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::mm::{Advice, madvise};
+
     use super::*;
 
     #[test]
@@ -271,7 +273,11 @@ mod tests {
             let (size, protection, from) = (pages * page, ProtFlags::READ, (from * page) as u64);
             // SAFETY: a new mapping, which is never accessed.
             let at = unsafe { mmap(null_mut(), size, protection, MapFlags::PRIVATE, &file, from) };
-            (at.unwrap(), size)
+            let at = at.unwrap();
+            // Other tests may fork this process.
+            // SAFETY: the mapping is never accessed.
+            unsafe { madvise(at, size, Advice::LinuxDontFork) }.unwrap();
+            (at, size)
         };
         // SAFETY: nothing refers to the mapping.
         let unmap = |(at, size)| unsafe { munmap(at, size) }.unwrap();

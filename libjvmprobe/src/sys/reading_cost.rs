@@ -13,13 +13,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// After a slow or failed read, nothing is read for this many times the duration of the read, times the number of tenants that
-/// wait.
+/// After a slow or failed read, nothing is read for this many times the duration of the read.
 pub(crate) const PAUSE_FACTOR: u32 = 10;
 /// Time that a tenant may use without a wait.
 const ALLOWANCE: Duration = Duration::from_secs(1);
-/// Maximum time that one read adds to the wait.
+/// Time that all tenants together may use before the wait of those that take long is multiplied by their number.
+const ALLOWANCE_OF_ALL: Duration = Duration::from_secs(20);
+/// Maximum time that this adds to a wait for each read.
 const MAX_PAUSE: Duration = Duration::from_secs(3600);
+/// Time from which on a tenant counts as one that takes long to read.
+const QUICK: Duration = Duration::from_millis(200);
+/// Time for which a tenant that has paid still counts as such.
+const SLOW_TIME: Duration = Duration::from_secs(60);
 /// Maximum number of tenants that are recorded. Beyond it, the one that has used the least time is dropped.
 const MAX_TENANTS: usize = 10_000;
 
@@ -40,29 +45,55 @@ fn with<T>(act: impl FnOnce(&mut Costs) -> T) -> T {
     act(COSTS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-/// For each tenant, the time at which it will have paid for all reads: [`PAUSE_FACTOR`] times their durations.
-/// Code that must not delay other reads of the tenant has its own.
+/// Costs of each tenant, and of all. Code that must not delay other reads of the tenant has its own.
 #[derive(Debug, Default)]
-pub(crate) struct Costs(HashMap<Arc<str>, Instant>);
+pub(crate) struct Costs {
+    tenants: HashMap<Arc<str>, Cost>,
+    /// Time at which all reads of all tenants will be paid for.
+    all_paid: Option<Instant>,
+}
+
+/// Cost of one tenant.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    /// Time at which it will have paid for all reads.
+    paid: Instant,
+    /// Time until which it counts as a tenant that takes long to read.
+    slow_until: Option<Instant>,
+}
 
 impl Costs {
     pub(crate) fn charge(&mut self, tenant: &Arc<str>, took: Duration, now: Instant) {
-        if self.0.len() >= MAX_TENANTS && !self.0.contains_key(tenant) {
-            self.0.retain(|_, paid| *paid > now);
-            if self.0.len() >= MAX_TENANTS {
-                let first = self.0.iter().min_by_key(|(_, paid)| **paid);
+        if self.tenants.len() >= MAX_TENANTS && !self.tenants.contains_key(tenant) {
+            self.tenants.retain(|_, cost| cost.paid > now);
+            if self.tenants.len() >= MAX_TENANTS {
+                let first = self.tenants.iter().min_by_key(|(_, cost)| cost.paid);
                 let first = first.map(|(tenant, _)| Arc::clone(tenant));
-                first.map(|tenant| self.0.remove(&tenant));
+                first.map(|tenant| self.tenants.remove(&tenant));
             }
         }
-        let waiting = self.0.keys().filter(|tenant| self.wait_until(tenant, now).is_some()).count();
-        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX).max(1);
-        let paid = self.0.entry(Arc::clone(tenant)).or_insert(now);
-        *paid = (*paid).max(now) + (took * PAUSE_FACTOR).saturating_mul(waiting).min(MAX_PAUSE);
+        let pause = took * PAUSE_FACTOR;
+        let is_exceeded =
+            self.all_paid.is_some_and(|paid| paid > now + ALLOWANCE_OF_ALL * PAUSE_FACTOR);
+        self.all_paid = Some(self.all_paid.map_or(now, |paid| paid.max(now)) + pause);
+        let is_slow = |cost: &&Cost| cost.slow_until.is_some_and(|until| until > now);
+        let slow = match is_exceeded {
+            true => {
+                u32::try_from(self.tenants.values().filter(is_slow).count()).unwrap_or(1).max(1)
+            }
+            false => 1,
+        };
+        let unpaid = Cost { paid: now, slow_until: None };
+        let cost = self.tenants.entry(Arc::clone(tenant)).or_insert(unpaid);
+        cost.paid = cost.paid.max(now) + pause;
+        if cost.paid > now + QUICK * PAUSE_FACTOR {
+            cost.paid += (pause.saturating_mul(slow) - pause).min(MAX_PAUSE);
+            cost.slow_until = Some(cost.paid + SLOW_TIME);
+        }
     }
 
     pub(crate) fn wait_until(&self, tenant: &str, now: Instant) -> Option<Instant> {
-        let until = self.0.get(tenant)?.checked_sub(ALLOWANCE * PAUSE_FACTOR)?;
+        let until = self.tenants.get(tenant)?.paid.checked_sub(ALLOWANCE * PAUSE_FACTOR)?;
         (until > now).then_some(until)
     }
 }
@@ -114,9 +145,14 @@ mod tests {
             now += took;
         }
         let all: Duration = spent.iter().sum();
-        assert!((0.05..0.12).contains(&(all.as_secs_f64() / 10_000.0)), "{all:?}");
+        assert!((0.08..0.11).contains(&(all.as_secs_f64() / 10_000.0)), "{all:?}");
         let (least, most) = (spent.iter().min().unwrap(), spent.iter().max().unwrap());
         assert!(*most < *least * 2, "{spent:?}");
+        // A tenant whose JVMs are read quickly does not wait.
+        for _ in 0..3 {
+            costs.charge(&"quick".into(), Duration::from_millis(30), now);
+            assert_eq!(costs.wait_until("quick", now), None);
+        }
     }
 
     #[test]
@@ -126,7 +162,7 @@ mod tests {
         for i in 0..MAX_TENANTS + 10 {
             costs.charge(&format!("{i}").into(), Duration::from_millis(1), now);
         }
-        assert_eq!(costs.0.len(), MAX_TENANTS);
+        assert_eq!(costs.tenants.len(), MAX_TENANTS);
         assert!(costs.wait_until("slow", now).is_some());
     }
 }
