@@ -166,8 +166,8 @@ impl DutyCycles {
                 new.insert(file)
             }
         };
-        let attached = file.probes.iter_mut().filter(|probe| !probe.cycle.is_off());
-        attached.map(|probe| probe.uprobe.attach([pid])).collect::<Result<()>>()?;
+        let mut attached = file.probes.iter_mut().filter(|probe| !probe.cycle.is_off());
+        attached.try_for_each(|probe| probe.uprobe.attach([pid]))?;
         let tenant = cgroup::tenant_of(pid);
         file.jvms.insert(key, Jvm { pid, tenant, runs: Runs::default() });
         file.publish(maps);
