@@ -412,7 +412,18 @@ fn check_lines(runtime: &Runtime, flags: &str) {
     // For each chain: the weight of the samples that begin with the chain's first two calls, and the
     // weight of those that show the complete chain.
     let mut seen = vec![(0, 0); chains.len()];
-    for sample in speedscope::read(&file).iter().filter(|s| s.thread.contains(" lines-")) {
+    let all = speedscope::read(&file);
+    let all: Vec<_> = all.iter().filter(|sample| sample.thread.contains(" lines-")).collect();
+    // How long the JVM itself works for the program, for example to end a thread or to decide what to compile, depends on the
+    // machine.
+    let (by_jvm, by_program): (Vec<_>, Vec<_>) = all.into_iter().partition(is_in_jvm);
+    let weight = |samples: &[&Sample]| samples.iter().map(|sample| sample.weight).sum::<u64>();
+    let (by_jvm, in_program) = (weight(&by_jvm), weight(&by_program));
+    assert!(
+        by_jvm * 10 < in_program,
+        "{title}: {by_jvm} ns in the JVM, {in_program} ns in the program"
+    );
+    for sample in by_program {
         let calls = calls_of(sample);
         total += sample.weight;
         if !calls.is_empty() && chains.iter().any(|chain| chain.starts_with(&calls)) {
@@ -457,6 +468,12 @@ fn chain(calls: &[(&str, &str)]) -> Chain {
         at.unwrap_or_else(|| panic!("no {comment}")) as u64 + 1
     };
     calls.iter().map(|(method, mark)| (format!("StackLines.{method}"), line(mark))).collect()
+}
+
+/// Returns whether a sample is in native code, and its stack is known up to the first function of the thread.
+fn is_in_jvm(sample: &&Sample) -> bool {
+    let last = sample.frames.last().is_some_and(|frame| matches!(&*frame.kind, "jvm" | "native"));
+    last && sample.frames.first().is_some_and(|frame| is_entry(&frame.name))
 }
 
 /// Returns the program's calls on a stack.

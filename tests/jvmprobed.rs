@@ -227,7 +227,7 @@ fn completed_window_survives_a_kill() {
     let daemon = TestDaemon::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseParallelGC");
     let tool = daemon.start(&[]);
-    load.go(4.0);
+    load.go(3600.0);
     until_windows(&daemon.listen, 1.0);
     tool.signal(Signal::KILL);
     assert!(!tool.wait().status.success());
@@ -240,7 +240,7 @@ fn completed_window_survives_a_kill() {
     // The next daemon continues with the existing windows.
     let tool = daemon.start(&[]);
     assert!(tool.interrupt().stderr.contains("1 window"));
-    load.quit();
+    drop(load);
 }
 
 /// Kills the whole daemon at about the time when it writes a window. `jvmprobed_store.rs` kills a
