@@ -11,7 +11,7 @@
 //!
 //! To attach a probe in all processes, the kernel writes a breakpoint to each mapping of the location. It charges the page
 //! tables that this needs to the control group of the process that attaches: 4 kB for each mapping of 2 MB. A process could
-//! map a file 65,000 times. So the mappings of a location are [counted](check_mappings) before.
+//! map a file 65,000 times. So the mappings of a location are [counted](CountedFile) before.
 
 use std::{
     fs::File,
@@ -57,24 +57,36 @@ struct Programs {
     count_mappings: OwnedFd,
 }
 
-/// Checks that so few processes have mapped these locations of a file that probes may be attached in all of them. If the
-/// kernel does not reveal the number, which needs Linux 6.1, they may.
-///
-/// # Errors
-/// [`Error::Crowded`], or [`Error::Io`] if the file cannot be mapped, or its inode is not found.
-pub(super) fn check_mappings(
-    file: &File,
-    offsets: impl IntoIterator<Item = FileOffset>,
-) -> Result<()> {
-    let Some(Programs { mapped_files, count_mappings }) = programs() else { return Ok(()) };
-    let failed = |e| Error::io("count the mappings of a file", e);
-    let inode = inode_of(mapped_files.as_fd(), file).map_err(failed)?;
-    for offset in offsets {
-        if count(count_mappings.as_fd(), inode, offset).map_err(failed)? > MAX_SHARED {
-            return Err(Error::Crowded { max: MAX_SHARED });
-        }
+/// An open file whose mappings are counted before probes are attached to it in all processes. Must not be used after the
+/// file was closed.
+#[derive(Debug)]
+pub(super) struct CountedFile {
+    /// Address of the inode; `None` if the kernel does not reveal it, which needs Linux 6.1.
+    inode: Option<u64>,
+}
+
+impl CountedFile {
+    /// Finds the inode of a file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the file cannot be mapped, or its inode is not found.
+    pub(super) fn new(file: &File) -> Result<Self> {
+        let inode = programs().map(|programs| inode_of(programs.mapped_files.as_fd(), file));
+        let inode = inode.transpose().map_err(|e| Error::io("find the inode of a file", e))?;
+        Ok(Self { inode })
     }
-    Ok(())
+
+    /// Checks that so few processes have mapped a location that a probe may be attached to it in all of them. If the inode is
+    /// not known, it may.
+    ///
+    /// # Errors
+    /// [`Error::Crowded`], or [`Error::Io`] if the program that counts fails.
+    pub(super) fn check(&self, offset: FileOffset) -> Result<()> {
+        let (Some(inode), Some(programs)) = (self.inode, programs()) else { return Ok(()) };
+        let mappings = count(programs.count_mappings.as_fd(), inode, offset)
+            .map_err(|e| Error::io("count the mappings of a file", e))?;
+        if mappings > MAX_SHARED { Err(Error::Crowded { max: MAX_SHARED }) } else { Ok(()) }
+    }
 }
 
 /// Returns the identity of the inode of a libjvm.so for attachments: [`FileId::of_inode`], or the file's [`FileId`] if the
@@ -283,16 +295,17 @@ mod tests {
         let unmap = |(at, size)| unsafe { munmap(at, size) }.unwrap();
         let mut maps = vec![map(8, 0), map(1, 1), map(2, 1), map(3, 0)];
         assert_eq!(counts(), [2, 4, 3, 1]);
-        assert!(check_mappings(&file, [at(7)]).is_ok());
+        let counted = CountedFile::new(&file).unwrap();
+        assert!(counted.check(at(7)).is_ok());
         // The kernel does not merge mappings of the same page.
         maps.extend((1..MAX_SHARED).map(|_| map(1, 7)));
         assert_eq!(counts(), [2, 4, 3, MAX_SHARED]);
-        assert!(check_mappings(&file, [at(0), at(7)]).is_ok());
+        assert!(counted.check(at(0)).is_ok() && counted.check(at(7)).is_ok());
         let last = map(1, 7);
-        assert!(matches!(check_mappings(&file, [at(7)]), Err(Error::Crowded { .. })));
-        assert!(check_mappings(&file, [at(0)]).is_ok());
+        assert!(matches!(counted.check(at(7)), Err(Error::Crowded { .. })));
+        assert!(counted.check(at(0)).is_ok());
         unmap(last);
-        assert!(check_mappings(&file, [at(7)]).is_ok());
+        assert!(counted.check(at(7)).is_ok());
         // In a file with more mappings than are visited, the number is unknown.
         maps.extend((0..10_000).map(|_| map(1, 6)));
         assert_eq!(counts()[0], usize::MAX);

@@ -6,9 +6,11 @@
 
 use std::{
     borrow::Cow,
+    cell::OnceCell,
     collections::HashSet,
     fmt,
     fs::File,
+    io,
     mem::take,
     os::{fd::RawFd, unix::fs::FileExt},
     path::{Path, PathBuf},
@@ -19,9 +21,9 @@ use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeOpts, UsdtOpts};
 
 use crate::{
     Error, FileOffset, Pid, Result,
-    bpf::{self, detach, inodes::check_mappings},
+    bpf::{self, detach, inodes::CountedFile},
     elf::{ElfFile, Probes, Symbols, separate_debug_file::debug_package, symbols::Symbol},
-    process::LibJvm,
+    process::{self, LibJvm},
 };
 
 /// An instant in the life of a JVM, and the programs that can observe it.
@@ -204,6 +206,64 @@ impl From<&LibJvm> for Binary {
     }
 }
 
+/// The file that programs are being attached to, opened.
+#[derive(Debug)]
+pub(crate) struct Code<'a> {
+    binary: &'a Binary,
+    scope: Scope,
+    file: File,
+    /// Locations of the USDT probes, once they were read.
+    probes: OnceCell<Probes>,
+    /// The file, if programs are attached in all processes.
+    counted: Option<CountedFile>,
+}
+
+impl<'a> Code<'a> {
+    /// Opens a file to attach programs in this scope.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn open(binary: &'a Binary, scope: Scope) -> Result<Self> {
+        let file = File::open(&binary.path).map_err(|e| unreadable(binary, e))?;
+        let counted = match scope {
+            Scope::Process(_) => None,
+            Scope::AllProcesses => Some(CountedFile::new(&file)?),
+        };
+        Ok(Self { binary, scope, file, probes: OnceCell::new(), counted })
+    }
+
+    /// Reads the code at a site. Otherwise, the kernel would read it while it attaches; it then reports no error of the disk,
+    /// and ext4 warns about a read without its locks (uprobe_register(), read_cache_page()). If the scope is all processes,
+    /// also checks that the site has not too many mappings.
+    fn prepare(&self, site: &Site) -> Result<()> {
+        let check = |offset: FileOffset| {
+            let read = self.file.read_at(&mut [0], offset.0);
+            read.map_err(|e| unreadable(self.binary, e))?;
+            self.counted.as_ref().map_or(Ok(()), |file| file.check(offset))
+        };
+        match site {
+            Site::Function { offset, .. } => check(*offset),
+            Site::Usdt { provider, name } => {
+                let mut offsets = self.probes()?.find(provider, name).filter_map(|p| p.offset);
+                offsets.try_for_each(check)
+            }
+        }
+    }
+
+    fn probes(&self) -> Result<&Probes> {
+        if let Some(probes) = self.probes.get() {
+            return Ok(probes);
+        }
+        let file = self.file.try_clone().map_err(|e| unreadable(self.binary, e))?;
+        let probes = ElfFile::open(file)?.stapsdt()?;
+        Ok(self.probes.get_or_init(|| probes))
+    }
+}
+
+fn unreadable(binary: &Binary, error: io::Error) -> Error {
+    Error::io(format!("read the code of {}", binary.target_path.display()), error)
+}
+
 /// Attaches one program.
 ///
 /// `cookie` is passed to the program with every hit, if [the kernel](bpf::has_cookies) supports that.
@@ -213,11 +273,11 @@ impl From<&LibJvm> for Binary {
 /// [`Scope::AllProcesses`] also [`Error::Crowded`].
 pub(crate) fn attach(
     program: &ProgramMut<'_>,
-    binary: &Binary,
+    code: &Code<'_>,
     site: &Site,
-    scope: Scope,
     cookie: u64,
 ) -> Result<Link> {
+    let Code { binary, scope, .. } = code;
     let path = &binary.path;
     let cookie = if bpf::has_cookies() {
         cookie
@@ -235,7 +295,7 @@ pub(crate) fn attach(
         Scope::Process(pid) => i32::try_from(pid.0).unwrap_or(i32::MAX),
         Scope::AllProcesses => -1,
     };
-    read_code(binary, site, scope)?;
+    code.prepare(site)?;
     let guard = detach::lock_attaching();
     let (result, place) = match site {
         Site::Usdt { provider, name } => {
@@ -261,35 +321,12 @@ pub(crate) fn attach(
                           or lockdown"
                     .into(),
             },
-            (_, Scope::Process(pid)) if !process_exists(pid) => Error::NoSuchProcess { pid },
+            (_, Scope::Process(pid)) if !process::exists(*pid) => {
+                Error::NoSuchProcess { pid: *pid }
+            }
             _ => Error::Bpf { what, source },
         }
     })
-}
-
-/// Reads the code at a site. Otherwise, the kernel would read it while it attaches; it then reports no error of the disk, and
-/// ext4 warns about a read without its locks (uprobe_register(), read_cache_page()). If the scope is all processes, also
-/// checks that the site has not too many mappings.
-fn read_code(binary: &Binary, site: &Site, scope: Scope) -> Result<()> {
-    let failed = |e| Error::io(format!("read the code of {}", binary.target_path.display()), e);
-    let file = File::open(&binary.path).map_err(failed)?;
-    let offsets: Vec<_> = match site {
-        Site::Function { offset, .. } => vec![*offset],
-        Site::Usdt { provider, name } => {
-            let probes = ElfFile::open(file.try_clone().map_err(failed)?)?.stapsdt()?;
-            probes.find(provider, name).filter_map(|probe| probe.offset).collect()
-        }
-    };
-    let read = |offset: &FileOffset| file.read_at(&mut [0], offset.0).map(drop).map_err(failed);
-    offsets.iter().try_for_each(read)?;
-    match scope {
-        Scope::Process(_) => Ok(()),
-        Scope::AllProcesses => check_mappings(&file, offsets),
-    }
-}
-
-pub(super) fn process_exists(pid: Pid) -> bool {
-    Path::new(&format!("/proc/{pid}")).exists()
 }
 
 /// A set of attachments. When it is dropped, a background thread detaches all of them.

@@ -21,11 +21,12 @@ use crate::{
     bpf::{
         self,
         cost::{self, Costs},
-        probes::{Binary, Links, Plan, Scope, attach},
+        probes::{Binary, Code, Links, Plan, Scope, attach},
         records, sparse_map,
         stream::EventStream,
         walker::{self, Walker},
     },
+    process::Target,
 };
 
 /// Map whose keys are the ids of the stacks already sent to user space, and whose values are the keys of the
@@ -180,6 +181,30 @@ pub trait Attach {
         cookie: u64,
     ) -> Result<Links>;
 
+    /// Attaches all plans to a JVM's libjvm.so for all processes that run it; if the file has too many mappings, or
+    /// `is_crowded` says so, for this JVM alone. Returns the processes for which they were attached.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach); [`Error::Io`] if the container has replaced the file.
+    fn attach_shared(
+        &mut self,
+        target: &Target,
+        plans: &[Plan],
+        is_crowded: bool,
+        cookie: u64,
+    ) -> Result<(Links, Scope)> {
+        let binary = (&target.libjvm).into();
+        let mut scope = if is_crowded { Scope::Process(target.pid()) } else { Scope::AllProcesses };
+        let mut attached = self.attach(&binary, plans, scope, cookie);
+        if matches!(attached, Err(Error::Crowded { .. })) {
+            scope = Scope::Process(target.pid());
+            attached = self.attach(&binary, plans, scope, cookie);
+        }
+        let links = attached?;
+        target.libjvm.check_is_same()?;
+        Ok((links, scope))
+    }
+
     /// Makes the wait for events end also when a descriptor is readable.
     fn wake_on(&mut self, waker: OwnedFd);
 
@@ -208,10 +233,14 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
         cookie: u64,
     ) -> Result<Links> {
         let mut links = Links::of_object(self.owner.clone());
+        if plans.is_empty() {
+            return Ok(links);
+        }
         links.note_descriptors(|links| {
+            let code = Code::open(binary, scope)?;
             for plan in plans {
                 let program = self.named(plan.program)?;
-                match (attach(&program, binary, &plan.site, scope, cookie), plan.optional) {
+                match (attach(&program, &code, &plan.site, cookie), plan.optional) {
                     (Ok(link), _) => links.push(link),
                     (Err(Error::Permission { .. }), Some(loss)) => {
                         log::warn!("{loss}, because CAP_SYS_ADMIN is missing; run as root");

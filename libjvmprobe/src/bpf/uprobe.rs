@@ -23,11 +23,11 @@ use crate::{
     Error, FileOffset, Pid, Result,
     bpf::{
         detach,
-        inodes::check_mappings,
+        inodes::CountedFile,
         keeper::{self, Location, Probe},
         perf::EventScope,
-        probes::process_exists,
     },
+    process,
 };
 
 /// File with the type number of the PMU, for `perf_event_attr::type_`.
@@ -40,6 +40,8 @@ pub(crate) struct Uprobe {
     file: Arc<File>,
     offset: FileOffset,
     program: OwnedFd,
+    /// The file, once it was examined.
+    counted: Option<CountedFile>,
     /// The probes, while it is attached: one, or one for each process.
     probes: Vec<(Option<Pid>, Probe)>,
 }
@@ -53,7 +55,7 @@ impl Uprobe {
         let failed = |e| Error::io(format!("read {PMU_TYPE_PATH}"), e);
         let kind = fs::read_to_string(PMU_TYPE_PATH).map_err(failed)?;
         let kind = kind.trim().parse().map_err(|e| failed(io::Error::other(e)))?;
-        Ok(Self { kind, file, offset, program, probes: Vec::new() })
+        Ok(Self { kind, file, offset, program, counted: None, probes: Vec::new() })
     }
 
     /// Attaches the probe in every process that maps the file, now or later. If the location has too many mappings, attaches
@@ -66,7 +68,11 @@ impl Uprobe {
             return Ok(());
         }
         let is_limited = !self.probes.is_empty();
-        match check_mappings(&self.file, [self.offset]) {
+        let counted = match self.counted.take() {
+            Some(counted) => counted,
+            None => CountedFile::new(&self.file)?,
+        };
+        match self.counted.insert(counted).check(self.offset) {
             Ok(()) if !is_limited => return self.attach_to(None),
             Ok(()) | Err(Error::Crowded { .. }) => {}
             Err(error) => return Err(error),
@@ -75,7 +81,7 @@ impl Uprobe {
         for process in processes {
             if self.probes.iter().all(|(other, _)| *other != Some(process))
                 && let Err(error) = self.attach_to(Some(process))
-                && process_exists(process)
+                && process::exists(process)
             {
                 attached = Err(error);
             }

@@ -358,23 +358,16 @@ impl<T: Tool> Trace<T> {
         let attached = self.files.entry(file).or_default();
         let plan_key = |plan: &Plan| (plan.program, format!("{:?}", plan.site));
         plans.retain(|plan| !attached.plans.contains(&plan_key(plan)));
-        let (session, binary) = (self.tool.session(), (&target.libjvm).into());
-        if !attached.is_crowded {
-            match session.attach(&binary, &plans, Scope::AllProcesses, 0) {
-                Ok(links) => {
-                    target.libjvm.check_is_same()?;
-                    attached.links.push(links);
-                    attached.plans.extend(plans.iter().map(plan_key));
-                    attached.collectors.insert(collector);
-                    return Ok(None);
-                }
-                Err(Error::Crowded { .. }) => attached.is_crowded = true,
-                Err(error) => return Err(error),
-            }
+        let session = self.tool.session();
+        let (links, scope) = session.attach_shared(target, &plans, attached.is_crowded, 0)?;
+        if scope != Scope::AllProcesses {
+            attached.is_crowded = true;
+            return Ok(Some(links));
         }
-        let links = session.attach(&binary, &plans, Scope::Process(target.pid()), 0)?;
-        target.libjvm.check_is_same()?;
-        Ok(Some(links))
+        attached.links.push(links);
+        attached.plans.extend(plans.iter().map(plan_key));
+        attached.collectors.insert(collector);
+        Ok(None)
     }
 
     /// Returns whether a JVM shares its attachments with all JVMs that run the same libjvm.so.

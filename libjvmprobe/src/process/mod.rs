@@ -56,6 +56,7 @@ pub(crate) mod thread_variables;
 
 pub use file_id::FileId;
 pub use libjvm::LibJvm;
+pub(crate) use pid::exists;
 pub use pid::{CpuTime, Fate, Process};
 pub use reader::start_readers;
 

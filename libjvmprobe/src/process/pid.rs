@@ -6,7 +6,7 @@ use std::{
     fs::File,
     io::{self, Read},
     os::fd::OwnedFd,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -31,6 +31,11 @@ use crate::{
 const PF_KTHREAD: u32 = 0x0020_0000;
 /// Maximum number of bytes read of a command line; class paths are long.
 const MAX_ARGUMENTS: u64 = 1 << 20;
+
+/// Returns whether there is a process with this PID in our PID namespace.
+pub(crate) fn exists(pid: Pid) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
 
 /// A live process, distinguished from any later one with the same PID.
 #[derive(Debug)]

@@ -8,13 +8,13 @@
 
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
-    path::Path,
     sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use crate::{
     Addr, Pid,
+    process::pid,
     sys::{
         budget::{Reservation, Share},
         limited,
@@ -88,7 +88,7 @@ impl All {
     fn prune(&mut self, now: Instant) {
         if self.pruned.is_none_or(|pruned| now.saturating_duration_since(pruned) >= PRUNE_INTERVAL)
         {
-            self.by_process.retain(|pid, _| Path::new(&format!("/proc/{pid}")).exists());
+            self.by_process.retain(|pid, _| pid::exists(*pid));
             self.pruned = Some(now);
         }
     }

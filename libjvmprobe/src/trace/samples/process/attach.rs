@@ -1,14 +1,14 @@
 //! Probes attached to the files of a traced process: those on loads and unloads of its compiled code and on stops, and
 //! those of the sampled events that are located in files (Java events, USDT probes and functions).
 
-use std::collections::{HashMap, hash_map::Entry};
+use std::collections::HashMap;
 
 use super::{ProcessKind, Traced};
 use crate::{
     Error,
     bpf::{
         inodes::attached_file,
-        probes::{Binary, Instant, Links, Plan, Scope, Site, exported, resolve},
+        probes::{Instant, Links, Plan, Scope, Site, exported, resolve},
         session::Attach,
         stops,
     },
@@ -58,7 +58,7 @@ impl Traced {
         };
         match shared {
             Some(shared) => {
-                let own = attach_shared(session, shared, target, None, &libjvm.into(), plans)?;
+                let own = attach_shared(session, shared, target, None, plans)?;
                 self.links.extend(own);
             }
             None => {
@@ -110,9 +110,8 @@ impl Traced {
                 if let (Some(shared), Some(target), true) = (&mut shared, target, found.is_libjvm) {
                     let (of_file, of_process) = split(&target.libjvm, plans)?;
                     if !of_file.is_empty() {
-                        let (number, binary) = (Some(number), &found.binary);
-                        links =
-                            attach_shared(session, shared, target, number, binary, || Ok(of_file))?;
+                        let plans = || Ok(of_file);
+                        links = attach_shared(session, shared, target, Some(number), plans)?;
                     }
                     plans = of_process;
                 }
@@ -150,29 +149,26 @@ fn attach_shared(
     shared: &mut Shared,
     target: &Target,
     number: Option<usize>,
-    binary: &Binary,
     plans: impl FnOnce() -> Result<Vec<Plan>, Error>,
 ) -> Result<Links, Error> {
     let cookie = number.unwrap_or(0) as u64;
-    let entry = shared.entry((attached_file(&target.libjvm)?, number));
-    if matches!(&entry, Entry::Occupied(attached) if attached.get().is_some()) {
-        return Ok(Links::default());
-    }
-    let plans = plans()?;
-    if let Entry::Vacant(entry) = entry {
-        match session.attach(binary, &plans, Scope::AllProcesses, cookie) {
-            Ok(links) => {
-                target.libjvm.check_is_same()?;
-                entry.insert(Some(links));
-                return Ok(Links::default());
-            }
-            Err(Error::Crowded { .. }) => _ = entry.insert(None),
-            Err(error) => return Err(error),
+    let key = (attached_file(&target.libjvm)?, number);
+    let is_crowded = match shared.get(&key) {
+        Some(Some(_)) => return Ok(Links::default()),
+        Some(None) => true,
+        None => false,
+    };
+    let (links, scope) = session.attach_shared(target, &plans()?, is_crowded, cookie)?;
+    Ok(match scope {
+        Scope::AllProcesses => {
+            shared.insert(key, Some(links));
+            Links::default()
         }
-    }
-    let links = session.attach(binary, &plans, Scope::Process(target.pid()), cookie)?;
-    target.libjvm.check_is_same()?;
-    Ok(links)
+        Scope::Process(_) => {
+            shared.insert(key, None);
+            links
+        }
+    })
 }
 
 /// Divides plans into those whose sites are the same for all processes that run a libjvm.so, and those whose sites are

@@ -1,14 +1,12 @@
 //! Samples and stacks that are kept until they are named, within a memory limit.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use super::{Sampler, Samples, Sink, Stacks, new_processes::OverdueProcess};
 use crate::{
-    Result,
+    Pid, Result,
     jvms::Watch,
+    process,
     stack::{Stack, code_log::CodeLog},
     sys::limited,
     trace::{
@@ -182,8 +180,7 @@ impl<S: Sink> Sampler<S> {
                 session::ignore(&self.session, pid.into());
             }
         }
-        let lives = |pid| Path::new(&format!("/proc/{pid}")).exists();
-        for pid in self.new_processes.take_ended(lives) {
+        for pid in self.new_processes.take_ended(|pid| process::exists(Pid(pid))) {
             session::unignore(&self.session, pid.into());
         }
     }
