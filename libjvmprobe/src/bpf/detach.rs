@@ -11,7 +11,10 @@ use std::{
     fs,
     os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, Once, OnceLock, TryLockError},
+    sync::{
+        Arc, MutexGuard, Once, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -23,29 +26,41 @@ use crate::{
     sys::{Worker, privileges::Rights, undo},
 };
 
-/// Held while attaching or detaching, because libbpf's USDT data of each object is not thread-safe.
-static ATTACH_LOCK: Mutex<()> = Mutex::new(());
+/// Held while attaching or detaching; exclusively, and for good, at the end of the process.
+static ATTACHING: RwLock<()> = RwLock::new(());
+
+/// Whether the process is about to end, so that no attachment may be made or released any more.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Maximum time for which the process, before it exits, waits for an attachment to be made or released. This
 /// usually takes about 50 ms.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// Locks attaching and detaching. The first call registers the release of all attachments at the end of the process.
-pub(super) fn lock_attaching() -> MutexGuard<'static, ()> {
+/// Begins to attach or detach; the end of the process waits until the guard is dropped. Blocks if the process is ending. The
+/// first call registers the release of all attachments at the end of the process.
+pub(super) fn begin_attaching() -> RwLockReadGuard<'static, ()> {
     static REGISTRATION: Once = Once::new();
     // Exit actions run in reverse order of registration, so this one runs after those that are registered
     // later.
     REGISTRATION.call_once(|| undo::on_exit(Box::new(end_attaching)));
-    // A panic aborts the process (except in tests), so it cannot leave inconsistent data behind the lock.
-    ATTACH_LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    loop {
+        // A panic aborts the process (except in tests), so it cannot leave inconsistent data behind the lock.
+        let guard = ATTACHING.read().unwrap_or_else(PoisonError::into_inner);
+        if !IS_ENDING.load(Ordering::SeqCst) {
+            return guard;
+        }
+        drop(guard);
+        thread::park();
+    }
 }
 
 /// Ends attaching and detaching for good, and releases all attachments. Called at the end of the process.
 fn end_attaching() {
     keeper::shorten_waits();
+    IS_ENDING.store(true, Ordering::SeqCst);
     let begin = Instant::now();
     while begin.elapsed() < EXIT_TIMEOUT {
-        match ATTACH_LOCK.try_lock() {
+        match ATTACHING.try_write() {
             Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
             guard => {
                 // The lock is never released again.
@@ -82,8 +97,14 @@ fn is_attachment(fd: RawFd) -> bool {
     })
 }
 
-/// Attachments to be released, the descriptors that were opened for them, and the owners of the BPF objects that they need.
-pub(super) type Released = (Vec<Link>, Vec<RawFd>, Vec<Arc<dyn Send + Sync>>);
+/// A loaded BPF object whose programs can be attached.
+pub(crate) trait Object: Send + Sync {
+    /// Locks the object's data on USDT probes, which libbpf keeps in it and changes with each attachment.
+    fn lock(&self) -> MutexGuard<'_, ()>;
+}
+
+/// Attachments to be released, the descriptors that were opened for them, and the BPF objects that they need, each once.
+pub(super) type Released = (Vec<Link>, Vec<RawFd>, Vec<Arc<dyn Object>>);
 
 /// Detaches in the background thread, then drops the BPF objects.
 pub(super) fn detach(released: Released) {
@@ -100,16 +121,17 @@ pub(super) fn detach(released: Released) {
 }
 
 fn release((links, opened, objects): Released) {
-    let guard = lock_attaching();
+    let guard = begin_attaching();
     let opened = opened.into_iter().filter(|fd| is_attachment(*fd));
     // SAFETY: the links own these descriptors and are dropped below. If another thread closes one of the others now, its
     // number is invalid, or the number of another file, of which the keeper may have a copy for a moment.
     let opened: Vec<_> = opened.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) }).collect();
     keeper::copy(&opened);
+    // The objects stay locked only for the part that does not wait for the kernel.
+    let locked: Vec<_> = objects.iter().map(|object| object.lock()).collect();
     drop(links);
+    drop(locked);
     keeper::close_copies();
     drop(guard);
     drop(objects);
-    // Lets a thread that waits to attach have the lock, so that a JVM that has just started is traced soon.
-    thread::sleep(Duration::from_millis(1));
 }

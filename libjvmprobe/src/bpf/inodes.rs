@@ -214,7 +214,7 @@ fn mapping_at(mappings: &[u8], at: u64) -> io::Result<Mapping> {
 /// Runs the iterator for a process. Source: `bpf_iter_task_attach()` and `task_vma` of kernel/bpf/task_iter.c.
 fn mapped_files(program: BorrowedFd<'_>, pid: u32) -> io::Result<Vec<u8>> {
     // The end of the process releases all links, unless one is just being made or released.
-    let _guard = detach::lock_attaching();
+    let _guard = detach::begin_attaching();
     let mut which = bpf_iter_link_info::default();
     which.task.pid = pid;
     let options = bpf_link_create_opts {

@@ -228,7 +228,7 @@ pub(crate) fn attach_watchpoint(
         }
         Error::io(format!("set a watchpoint on thread {thread}"), error)
     })?;
-    let _guard = super::detach::lock_attaching();
+    let _guard = super::detach::begin_attaching();
     attach_one(program, event, cookie).map_err(|source| Error::Bpf {
         what: format!("set a watchpoint on thread {thread}"),
         source,

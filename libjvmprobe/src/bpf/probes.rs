@@ -21,7 +21,11 @@ use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeOpts, UsdtOpts};
 
 use crate::{
     Error, FileOffset, Pid, Result,
-    bpf::{self, detach, inodes::CountedFile},
+    bpf::{
+        self,
+        detach::{self, Object},
+        inodes::CountedFile,
+    },
     elf::{ElfFile, Probes, Symbols, separate_debug_file::debug_package, symbols::Symbol},
     process::{self, LibJvm},
 };
@@ -296,7 +300,7 @@ pub(crate) fn attach(
         Scope::AllProcesses => -1,
     };
     code.prepare(site)?;
-    let guard = detach::lock_attaching();
+    let guard = detach::begin_attaching();
     let (result, place) = match site {
         Site::Usdt { provider, name } => {
             let opts = UsdtOpts { cookie, ..Default::default() };
@@ -335,9 +339,9 @@ pub struct Links {
     links: Vec<Link>,
     /// Descriptors that were opened while the links were made, by this or other threads.
     opened: Vec<RawFd>,
-    /// Owners of the BPF objects whose programs are attached. libbpf keeps the data of USDT probes in the object, so the
+    /// The BPF objects whose programs are attached, each once. libbpf keeps the data of USDT probes in the object, so the
     /// object must not be closed before.
-    objects: Vec<Arc<dyn Send + Sync>>,
+    objects: Vec<Arc<dyn Object>>,
 }
 
 impl fmt::Debug for Links {
@@ -355,7 +359,7 @@ impl Drop for Links {
 
 impl Links {
     /// An empty set for attachments of the programs of one BPF object. Dropping `object` closes it.
-    pub(crate) fn of_object(object: Arc<dyn Send + Sync>) -> Self {
+    pub(crate) fn of_object(object: Arc<dyn Object>) -> Self {
         Self { links: Vec::new(), opened: Vec::new(), objects: vec![object] }
     }
 
@@ -382,6 +386,9 @@ impl Links {
     pub fn extend(&mut self, mut other: Self) {
         self.links.append(&mut other.links);
         self.opened.append(&mut other.opened);
-        self.objects.append(&mut other.objects);
+        let is_new =
+            |object: &Arc<dyn Object>| !self.objects.iter().any(|own| Arc::ptr_eq(own, object));
+        let new: Vec<_> = take(&mut other.objects).into_iter().filter(is_new).collect();
+        self.objects.extend(new);
     }
 }

@@ -7,7 +7,7 @@ use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, OwnedFd},
     ptr::NonNull,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -21,6 +21,7 @@ use crate::{
     bpf::{
         self,
         cost::{self, Costs},
+        detach::Object,
         probes::{Binary, Code, Links, Plan, Scope, attach},
         records, sparse_map,
         stream::EventStream,
@@ -40,7 +41,10 @@ pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
 
 /// Owner of a skeleton. It closes the BPF object when the session and all attachments of the object's programs have
 /// been dropped, because libbpf keeps the data of USDT probes in the object.
-struct SkeletonOwner<S>(NonNull<S>);
+struct SkeletonOwner<S> {
+    skel: NonNull<S>,
+    lock: Mutex<()>,
+}
 
 // SAFETY: the owner only drops the skeleton. This consists of calls of libbpf and of memory that no other thread
 // uses, because the session is gone then.
@@ -51,7 +55,14 @@ unsafe impl<S> Sync for SkeletonOwner<S> {}
 impl<S> Drop for SkeletonOwner<S> {
     fn drop(&mut self) {
         // SAFETY: the pointer is from a `Box`, and the session's reference to the skeleton is gone.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        drop(unsafe { Box::from_raw(self.skel.as_ptr()) });
+    }
+}
+
+impl<S> Object for SkeletonOwner<S> {
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        // A panic aborts the process (except in tests), so it cannot leave inconsistent data behind the lock.
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -98,7 +109,7 @@ impl<S: Skel<'static>, E> Session<S, E> {
         let stream = EventStream::open(map(&skel, "events")?, decode)?;
         let walker = walks.then(|| Walker::new(skel.object())).transpose()?;
         let mut skel = NonNull::from(Box::leak(Box::new(skel)));
-        let owner = Arc::new(SkeletonOwner(skel));
+        let owner = Arc::new(SkeletonOwner { skel, lock: Mutex::default() });
         // SAFETY: the skeleton lives as long as its owner, and the reference stays in the session, which owns it, too.
         let skel = unsafe { skel.as_mut() };
         Ok(Self { skel, owner, stream, lost, walker, costs: None, variant: "", maps_by_jvm: &[] })
@@ -232,7 +243,8 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
         scope: Scope,
         cookie: u64,
     ) -> Result<Links> {
-        let mut links = Links::of_object(self.owner.clone());
+        let owner = Arc::clone(&self.owner);
+        let mut links = Links::of_object(owner.clone());
         if plans.is_empty() {
             return Ok(links);
         }
@@ -240,7 +252,10 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
             let code = Code::open(binary, scope)?;
             for plan in plans {
                 let program = self.named(plan.program)?;
-                match (attach(&program, &code, &plan.site, cookie), plan.optional) {
+                let locked = owner.lock();
+                let attached = attach(&program, &code, &plan.site, cookie);
+                drop(locked);
+                match (attached, plan.optional) {
                     (Ok(link), _) => links.push(link),
                     (Err(Error::Permission { .. }), Some(loss)) => {
                         log::warn!("{loss}, because CAP_SYS_ADMIN is missing; run as root");

@@ -13,8 +13,6 @@ use std::{
         unix::fs::FileExt,
     },
     sync::Arc,
-    thread,
-    time::Duration,
 };
 
 use rustix::thread::sched_getcpu;
@@ -111,7 +109,7 @@ impl Uprobe {
             .map_err(|e| Error::io("read the code of a function", e))?;
         let (kind, file, offset) = (self.kind, self.file.as_fd(), self.offset.0);
         let location = Location { kind, file, offset, scope };
-        let guard = detach::lock_attaching();
+        let guard = detach::begin_attaching();
         let probe = keeper::attach(&location, self.program.as_fd());
         drop(guard);
         let what = "attach to a function";
@@ -144,9 +142,7 @@ fn release(probes: Vec<(Option<Pid>, Probe)>) {
     if probes.is_empty() {
         return;
     }
-    let guard = detach::lock_attaching();
+    let guard = detach::begin_attaching();
     keeper::detach(probes.into_iter().map(|(_, probe)| probe).collect());
     drop(guard);
-    // Lets another thread that waits to attach have the lock.
-    thread::sleep(Duration::from_millis(1));
 }
