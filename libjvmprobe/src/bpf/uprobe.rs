@@ -57,14 +57,17 @@ impl Uprobe {
     }
 
     /// Attaches the probe in every process that maps the file, now or later. If the location has too many mappings, attaches
-    /// it only in the given processes. Does nothing if the probe is attached in every process.
+    /// it only in the given processes, and detaches it from all others. Does nothing if the probe is attached in every process.
     ///
     /// # Errors
     /// [`Error::Permission`] or [`Error::Io`].
-    pub(crate) fn attach(&mut self, processes: impl IntoIterator<Item = Pid>) -> Result<()> {
+    pub(crate) fn attach(&mut self, processes: &[Pid]) -> Result<()> {
         if self.probes.iter().any(|(process, _)| process.is_none()) {
             return Ok(());
         }
+        let is_gone =
+            |process: &mut Option<Pid>| process.is_some_and(|pid| !processes.contains(&pid));
+        release(self.probes.extract_if(.., |(process, _)| is_gone(process)).collect());
         let is_limited = !self.probes.is_empty();
         let counted = match self.counted.take() {
             Some(counted) => counted,
@@ -76,7 +79,7 @@ impl Uprobe {
             Err(error) => return Err(error),
         }
         let mut attached = Ok(());
-        for process in processes {
+        for &process in processes {
             if self.probes.iter().all(|(other, _)| *other != Some(process))
                 && let Err(error) = self.attach_to(Some(process))
                 && process::exists(process)
@@ -85,11 +88,6 @@ impl Uprobe {
             }
         }
         attached
-    }
-
-    /// Detaches the probe from a process, if it was attached in that process only.
-    pub(crate) fn detach_from(&mut self, process: Pid) {
-        release(self.probes.extract_if(.., |(other, _)| *other == Some(process)).collect());
     }
 
     /// Attaches the probe in one process with all its threads, or in every process that maps the file.

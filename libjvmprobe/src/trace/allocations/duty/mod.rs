@@ -73,6 +73,30 @@ struct State {
     is_stopped: bool,
 }
 
+/// Work with probes, during which the state is not locked: on an overloaded host, it takes seconds.
+#[derive(Debug)]
+enum Task {
+    /// Begins an on period of the probe, or attaches it for JVMs that were added and detaches it from those that have ended.
+    Attach { of: ProbeId, uprobe: Uprobe, jvms: Vec<Pid> },
+    /// Ends an on period.
+    Detach { of: ProbeId, uprobe: Uprobe },
+    /// Detaches the probes of files that no JVM has run for a while.
+    Release(Vec<File>),
+}
+
+/// A file, and the index of one of its probes.
+type ProbeId = (FileId, usize);
+
+/// Result of a task for one probe.
+#[derive(Debug)]
+struct Done {
+    of: ProbeId,
+    uprobe: Uprobe,
+    /// Result of attaching; `None` if the probe was detached.
+    attached: Option<Result<()>>,
+    elapsed: Duration,
+}
+
 #[derive(Debug)]
 struct Maps {
     sampling_states: MapHandle,
@@ -87,6 +111,8 @@ struct File {
     probes: [Probe; 2],
     /// The JVMs that run the file.
     jvms: HashMap<u64, Jvm>,
+    /// For each probe, whether JVMs were added or removed since it was attached.
+    is_changed: [bool; 2],
     /// Whether one of the probes was ever detached for an off period.
     has_been_off: bool,
 }
@@ -101,7 +127,8 @@ struct Jvm {
 
 #[derive(Debug)]
 struct Probe {
-    uprobe: Uprobe,
+    /// `None` while a [`Task`] has it.
+    uprobe: Option<Uprobe>,
     cycle: Cycle,
     /// Returns the number of counted hits from a JVM's `sampling_state`.
     hits_of: fn(&sampling_state) -> u64,
@@ -147,8 +174,7 @@ impl DutyCycles {
         Ok(Self(shared))
     }
 
-    /// Adds a JVM, and attaches the probes to its libjvm.so unless the file has them. Waits for up to 0.1 s
-    /// while other probes are being detached.
+    /// Adds a JVM, and attaches the probes to its libjvm.so unless the file has them.
     ///
     /// # Errors
     /// The reason why probes cannot be attached to its libjvm.so.
@@ -166,8 +192,7 @@ impl DutyCycles {
                 new.insert(file)
             }
         };
-        let mut attached = file.probes.iter_mut().filter(|probe| !probe.cycle.is_off());
-        attached.try_for_each(|probe| probe.uprobe.attach([pid]))?;
+        file.is_changed = [true; 2];
         let tenant = cgroup::tenant_of(pid);
         file.jvms.insert(key, Jvm { pid, tenant, runs: Runs::default() });
         file.publish(maps);
@@ -207,11 +232,16 @@ impl Shared {
     fn run(&self) {
         let mut state = self.lock();
         while !state.is_stopped {
+            if let Some(task) = state.next_task() {
+                drop(state);
+                let done = task.run();
+                state = self.lock();
+                done.into_iter().for_each(|done| state.record(done));
+                continue;
+            }
             let next = state.next().map_or(u64::MAX, |(due, _)| due);
             let wait = Duration::from_nanos(next.saturating_sub(clock::monotonic_ns()));
-            if wait.is_zero() {
-                state.run_due_action();
-            } else {
+            if !wait.is_zero() {
                 let waited = self.changed.wait_timeout(state, wait);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
@@ -220,13 +250,34 @@ impl Shared {
     }
 }
 
+impl Task {
+    fn run(self) -> Option<Done> {
+        let begin = Instant::now();
+        let (of, uprobe, attached) = match self {
+            Self::Attach { of, mut uprobe, jvms } => {
+                let attached = uprobe.attach(&jvms);
+                (of, uprobe, Some(attached))
+            }
+            Self::Detach { of, mut uprobe } => {
+                uprobe::detach([&mut uprobe]);
+                (of, uprobe, None)
+            }
+            Self::Release(mut files) => {
+                detach(files.iter_mut());
+                return None;
+            }
+        };
+        Some(Done { of, uprobe, attached, elapsed: begin.elapsed() })
+    }
+}
+
 impl State {
     fn forget(&mut self, key: u64) {
         for file in self.files.values_mut() {
-            if let Some(jvm) = file.jvms.remove(&key) {
+            if file.jvms.remove(&key).is_some() {
+                file.is_changed = [true; 2];
                 for probe in &mut file.probes {
                     probe.hits.remove(&key);
-                    probe.uprobe.detach_from(jvm.pid);
                 }
                 // The result does not matter: the JVM has ended, so no hit will look the entry up.
                 let _ = self.maps.duties.delete(&key.to_ne_bytes());
@@ -248,16 +299,27 @@ impl State {
         due.min_by_key(|(due, _)| *due)
     }
 
-    /// Performs the action that is due, if there is one.
-    fn run_due_action(&mut self) {
+    /// Counts the hits of the probe that is due, if there is one. Returns what has to be done with a probe.
+    fn next_task(&mut self) -> Option<Task> {
+        let unused = self.unused();
+        if !unused.is_empty() {
+            return Some(Task::Release(unused));
+        }
+        let mut used = self.files.iter_mut().filter(|(_, file)| !file.jvms.is_empty());
+        let changed = used.find_map(|(&id, file)| {
+            let index = (0..file.probes.len())
+                .find(|&index| file.is_changed[index] && !file.probes[index].cycle.is_off())?;
+            file.task(id, index)
+        });
+        if changed.is_some() {
+            return changed;
+        }
         let now = clock::monotonic_ns();
-        self.release();
-        let Some((due, (id, index))) = self.next() else { return };
+        let (due, (id, index)) = self.next()?;
         let Self { files, maps, run_ns, .. } = self;
-        let Some(file) = files.get_mut(&id).filter(|_| now >= due) else { return };
+        let file = files.get_mut(&id).filter(|_| now >= due)?;
         if file.probes[index].cycle.is_off() {
-            file.probes[index].begin_on_period(file.jvms.values().map(|jvm| jvm.pid));
-            return file.publish(maps);
+            return file.task(id, index);
         }
         let new = file.count(index, maps, now);
         if let Some(average) = new.average_ns() {
@@ -268,30 +330,49 @@ impl State {
         let mut by_tenant: HashMap<_, Vec<_>> = HashMap::new();
         all.for_each(|(tenant, cost)| by_tenant.entry(tenant).or_default().push(cost));
         let shares = shares(&by_tenant, self.budget);
-        let Some(file) = files.get_mut(&id) else { return };
+        let file = files.get_mut(&id)?;
         let (mut cost, mut allowed) = (0.0, 0.0);
         for (tenant, one) in file.costs_of(index, hit_cost) {
             cost += one;
             allowed += one.min(shares.get(tenant).copied().unwrap_or(0.0));
         }
         let probe = &mut file.probes[index];
+        file.is_changed[index] |= probe.has_failed;
         match probe.cycle.adapt(now, cost, allowed) {
-            Action::Nothing => {}
-            Action::CountAll => file.publish(maps),
+            Action::Nothing => None,
+            Action::CountAll => {
+                file.publish(maps);
+                None
+            }
             Action::Detach => {
                 file.has_been_off = true;
                 file.publish(maps);
-                file.probes[index].detach(&mut self.missed_hits);
+                let uprobe = file.probes[index].uprobe.take()?;
+                Some(Task::Detach { of: (id, index), uprobe })
             }
         }
     }
 
-    /// Detaches the probes of files that no JVM has run for a while.
-    fn release(&mut self) {
+    /// Takes back a probe after a task.
+    fn record(&mut self, done: Done) {
+        let Done { of: (id, index), mut uprobe, attached, elapsed } = done;
+        let Some(file) = self.files.get_mut(&id) else {
+            return uprobe::detach([&mut uprobe]);
+        };
+        let probe = &mut file.probes[index];
+        probe.uprobe = Some(uprobe);
+        match attached {
+            Some(attached) => probe.attached(attached, elapsed),
+            None => probe.detached(elapsed, &mut self.missed_hits),
+        }
+        file.publish(&self.maps);
+    }
+
+    /// Removes and returns the files that no JVM has run for a while.
+    fn unused(&mut self) -> Vec<File> {
         let used = self.files.iter().filter(|(_, file)| !file.jvms.is_empty()).map(|(&id, _)| id);
         let used: Vec<_> = used.collect();
-        let mut unused = self.idle.release(&mut self.files, used, Instant::now());
-        detach(unused.iter_mut());
+        self.idle.release(&mut self.files, used, Instant::now())
     }
 }
 
@@ -306,9 +387,9 @@ impl File {
                 return Err(bpf::defect("find an allocation probe"));
             };
             let mut uprobe = Uprobe::new(Arc::clone(&file), *offset, session.program(program)?)?;
-            uprobe.attach([target.pid()])?;
+            uprobe.attach(&[target.pid()])?;
             Ok(Probe {
-                uprobe,
+                uprobe: Some(uprobe),
                 cycle: Cycle::new(clock::monotonic_ns()),
                 hits_of,
                 hits: HashMap::new(),
@@ -324,8 +405,17 @@ impl File {
                 attach(probes::NEW_TLAB, |state| state.tlab_hits)?,
             ],
             jvms: HashMap::new(),
+            is_changed: [false; 2],
             has_been_off: false,
         })
+    }
+
+    /// Takes a probe to attach it for the current JVMs.
+    fn task(&mut self, id: FileId, index: usize) -> Option<Task> {
+        let uprobe = self.probes[index].uprobe.take()?;
+        self.is_changed[index] = false;
+        let jvms = self.jvms.values().map(|jvm| jvm.pid).collect();
+        Some(Task::Attach { of: (id, index), uprobe, jvms })
     }
 
     /// Returns what each probe would cost in each JVM if it were always attached, in shares of a processor, with the
@@ -383,33 +473,31 @@ impl File {
 }
 
 impl Probe {
-    fn begin_on_period(&mut self, jvms: impl Iterator<Item = Pid>) {
-        let begin = Instant::now();
-        let attached = self.uprobe.attach(jvms);
+    /// Begins an on period if the probe was off, and it could be attached.
+    fn attached(&mut self, attached: Result<()>, elapsed: Duration) {
         let has_failed = std::mem::replace(&mut self.has_failed, attached.is_err());
+        if let Err(error) = &attached
+            && !has_failed
+        {
+            log::warn!(
+                "cannot attach an allocation probe: {error}; retrying; allocations are not recorded \
+                 until this succeeds"
+            );
+        }
+        if !self.cycle.is_off() {
+            return;
+        }
         match attached {
             Ok(()) => {
-                self.attach_time = begin.elapsed();
+                self.attach_time = elapsed;
                 self.cycle.attached(clock::monotonic_ns());
             }
-            Err(error) => {
-                if !has_failed {
-                    log::warn!(
-                        "cannot attach an allocation probe: {error}; retrying; allocations are not \
-                         recorded until this succeeds"
-                    );
-                }
-                self.cycle.failed(clock::monotonic_ns());
-            }
+            Err(_) => self.cycle.failed(clock::monotonic_ns()),
         }
     }
 
-    /// Detaches the probe. Adds to `missed_hits` an estimate of the hits that occurred while it was being
-    /// detached.
-    fn detach(&mut self, missed_hits: &mut HashMap<u64, f64>) {
-        let begin = Instant::now();
-        uprobe::detach([&mut self.uprobe]);
-        let elapsed = begin.elapsed();
+    /// Adds to `missed_hits` an estimate of the hits that occurred while the probe was being detached.
+    fn detached(&mut self, elapsed: Duration, missed_hits: &mut HashMap<u64, f64>) {
         self.cycle.set_overhead(self.attach_time + elapsed);
         for (key, hits) in &self.hits {
             *missed_hits.entry(*key).or_default() += hits.rate * elapsed.as_secs_f64();
@@ -429,7 +517,9 @@ fn shares<'a>(costs: &HashMap<&'a Arc<str>, Vec<f64>>, budget: f64) -> HashMap<A
 
 /// Detaches all probes of these files.
 fn detach<'a>(files: impl Iterator<Item = &'a mut File>) {
-    uprobe::detach(files.flat_map(|file| &mut file.probes).map(|probe| &mut probe.uprobe));
+    uprobe::detach(
+        files.flat_map(|file| &mut file.probes).filter_map(|probe| probe.uprobe.as_mut()),
+    );
 }
 
 #[cfg(test)]
