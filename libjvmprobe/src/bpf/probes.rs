@@ -268,7 +268,7 @@ fn unreadable(binary: &Binary, error: io::Error) -> Error {
     Error::io(format!("read the code of {}", binary.target_path.display()), error)
 }
 
-/// Attaches one program.
+/// Attaches one program of an object.
 ///
 /// `cookie` is passed to the program with every hit, if [the kernel](bpf::has_cookies) supports that.
 ///
@@ -277,6 +277,7 @@ fn unreadable(binary: &Binary, error: io::Error) -> Error {
 /// [`Scope::AllProcesses`] also [`Error::Crowded`].
 pub(crate) fn attach(
     program: &ProgramMut<'_>,
+    object: &dyn Object,
     code: &Code<'_>,
     site: &Site,
     cookie: u64,
@@ -301,6 +302,7 @@ pub(crate) fn attach(
     };
     code.prepare(site)?;
     let guard = detach::begin_attaching();
+    let locked = object.lock();
     let (result, place) = match site {
         Site::Usdt { provider, name } => {
             let opts = UsdtOpts { cookie, ..Default::default() };
@@ -315,7 +317,7 @@ pub(crate) fn attach(
             (program.attach_uprobe_with_opts(pid, path, offset, opts), format!("function {symbol}"))
         }
     };
-    drop(guard);
+    drop((locked, guard));
     result.map_err(|source| {
         let what = format!("attach to {place} of {}", binary.target_path.display());
         match (source.kind(), scope) {

@@ -252,10 +252,7 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
             let code = Code::open(binary, scope)?;
             for plan in plans {
                 let program = self.named(plan.program)?;
-                let locked = owner.lock();
-                let attached = attach(&program, &code, &plan.site, cookie);
-                drop(locked);
-                match (attached, plan.optional) {
+                match (attach(&program, &*owner, &code, &plan.site, cookie), plan.optional) {
                     (Ok(link), _) => links.push(link),
                     (Err(Error::Permission { .. }), Some(loss)) => {
                         log::warn!("{loss}, because CAP_SYS_ADMIN is missing; run as root");

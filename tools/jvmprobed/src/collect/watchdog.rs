@@ -59,8 +59,8 @@ impl Watchdog {
             if silence >= self.max_silence && !report.is_overdue {
                 report.is_overdue = true;
                 log::warn!(
-                    "the tracer of {tracer} has not reported for {} s: its data is missing until it reports again; \
-                     windows are completed without it",
+                    "the tracer of {tracer} has not reported for {} s: windows are completed without its data, which is \
+                     added to a later window when it reports again",
                     silence.as_secs()
                 );
             }

@@ -178,7 +178,7 @@ impl WindowBuilder {
         self.closed.is_some()
     }
 
-    /// Completes the closed window, and adds it to the totals. Data that arrives for it later counts as lost.
+    /// Completes the closed window, and adds it to the totals.
     pub fn finish(&mut self) -> Option<Window> {
         let Closed { mut data, interval: (begin_ns, end_ns), left_out, cpu_times, host_ticks } =
             self.closed.take()?;
@@ -210,14 +210,13 @@ impl WindowBuilder {
         Some(Window { begin_ns, end_ns, jvms, left_out, host_ticks })
     }
 
-    /// Returns the window to which data from the given time belongs; `None` if this window is already
-    /// finished.
-    fn window_at(&mut self, at_ns: u64) -> Option<&mut Data> {
-        if at_ns >= self.open.begin_ns {
-            return Some(&mut self.open);
+    /// Returns the window to which data from the given time belongs. Data whose window is already finished, because its tracer
+    /// was late, belongs to the earliest one that is not.
+    fn window_at(&mut self, at_ns: u64) -> &mut Data {
+        match &mut self.closed {
+            Some(closed) if at_ns < self.open.begin_ns => &mut closed.data,
+            _ => &mut self.open,
         }
-        let closed = self.closed.as_mut().map(|closed| &mut closed.data);
-        closed.filter(|data| at_ns >= data.begin_ns)
     }
 
     /// Adds a batch to the window of its time.
@@ -270,8 +269,8 @@ impl WindowBuilder {
         }
     }
 
-    /// Adds a profile of a JVM to the window that contains `at_ns`. If this window is finished, or if the JVM ended too
-    /// long ago to be known, counts the profile's events as lost events of kind `what`.
+    /// Adds a profile of a JVM to the window of `at_ns`. If the JVM ended too long ago to be known, counts the profile's events
+    /// as lost events of kind `what`.
     fn add_profile(
         &mut self,
         at_ns: u64,
@@ -289,14 +288,9 @@ impl WindowBuilder {
             let dropped = profile.without_span - before;
             limited::add("spans", &identity.tenant(), dropped);
         }
-        match self.window_at(at_ns) {
-            // A JVM without samples is part of the window, too.
-            Some(data) => {
-                let is_empty = profile.samples.is_empty();
-                data.of(&identity).profiles.extend((!is_empty).then_some(profile));
-            }
-            None => self.totals.lock().add_lost(what, events(&profile)),
-        }
+        // A JVM without samples is part of the window, too.
+        let is_empty = profile.samples.is_empty();
+        self.window_at(at_ns).of(&identity).profiles.extend((!is_empty).then_some(profile));
     }
 
     /// Counts events without a known JVM as lost.
@@ -316,7 +310,7 @@ impl WindowBuilder {
         kinds: Vec<Waited>,
     ) {
         let times = kinds.iter().map(|waited| waited.times).sum();
-        if let (Some(identity), Some(_)) = (jvms.identity(pid), self.window_at(at_ns)) {
+        if let Some(identity) = jvms.identity(pid) {
             let mut totals = self.totals.lock();
             totals.add_recorded(profile.measure.name(), times);
             totals.add(&identity, &Figures { waits: kinds, ..Figures::default() });
@@ -335,10 +329,7 @@ impl WindowBuilder {
             dump.pid
         );
         self.totals.lock().add_thread_dump(dump.cause);
-        // The window cannot be finished, because the dump has just been taken.
-        if let Some(data) = self.window_at(at_ns) {
-            data.of(&identity).dumps.push(dump);
-        }
+        self.window_at(at_ns).of(&identity).dumps.push(dump);
     }
 
     /// Adds a record of a stop.
@@ -350,15 +341,11 @@ impl WindowBuilder {
             let limited = if let Record::Limited(limited) = &*record { limited.count() } else { 0 };
             return self.add_unassigned(limited + u64::from(is_event), "pauses");
         };
-        let (tenant, totals) = (identity.tenant(), self.totals.clone());
-        let mut totals = totals.lock();
+        let tenant = identity.tenant();
         if let Record::Limited(limited) = &*record {
             limited::add("stops", &tenant, limited.count());
         }
-        let Some(data) = self.window_at(at_ns) else {
-            totals.add_lost("pauses", is_event.into());
-            return;
-        };
+        let data = self.window_at(at_ns);
         data.of(&identity);
         let dropped = data.stops.add(&pid, &tenant, record);
         let owner = |pid: u32| {
@@ -437,16 +424,17 @@ mod tests {
     fn data_belongs_to_the_window_of_its_time() {
         let mut builder = WindowBuilder::new(SharedTotals::default());
         let first = builder.open.begin_ns;
-        assert!(builder.window_at(first - 1).is_none());
+        assert_eq!(builder.window_at(first - 1).begin_ns, first);
         builder.close(monotonic_ns(), Vec::new(), None);
         let second = builder.open.begin_ns;
         // Data of the first window arrives after its end.
         for (at_ns, begin_ns) in [(first, first), (second - 1, first), (second, second)] {
-            assert_eq!(builder.window_at(at_ns).unwrap().begin_ns, begin_ns);
+            assert_eq!(builder.window_at(at_ns).begin_ns, begin_ns);
         }
-        assert!(builder.window_at(first - 1).is_none());
+        assert_eq!(builder.window_at(first - 1).begin_ns, first);
         assert!(builder.finish().is_some() && !builder.has_closed());
-        assert!(builder.window_at(second - 1).is_none());
+        // The first window is finished.
+        assert_eq!(builder.window_at(second - 1).begin_ns, second);
         assert!(builder.finish().is_none());
     }
 }
