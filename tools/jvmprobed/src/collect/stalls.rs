@@ -11,9 +11,7 @@
 //! An idle JVM is not at a standstill, because its threads wait for work and not for locks. Threads that wait
 //! for a lock are not at a standstill either, as long as the owner at the end of the chain uses CPU time.
 //!
-//! Checks have a budget of time. If there are many JVMs, each of them is checked more rarely. Of the JVMs that are due, those
-//! of the tenant come first whose JVMs have taken the least time of late, so that slow JVMs delay only those of their own
-//! tenant. Checks that are left out are counted.
+//! Checks have a budget of time. If there are many JVMs, each of them is checked more rarely.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
@@ -90,7 +88,6 @@ pub fn search(
         after: Duration::ZERO,
         interval: MIN_INTERVAL,
         jvms: BTreeMap::new(),
-        spent: Spent::default(),
     };
     let mut arrivals = options.registry.subscribe()?;
     let mut budget = Budget::new(options.ppm.load(Ordering::Relaxed));
@@ -100,13 +97,12 @@ pub fn search(
         search.set_time(Duration::from_secs(options.after.load(Ordering::Relaxed)));
         let now = Instant::now();
         let is_affordable = budget.refill(now, options.ppm.load(Ordering::Relaxed));
-        search.count_missed(now);
         match search.due(now).filter(|_| is_affordable) {
             None => thread::sleep(POLL),
             Some(pid) => {
                 search.check(pid).into_iter().for_each(&mut found);
                 let time = now.elapsed();
-                search.charge(pid, time);
+                search.delay(pid, time * MIN_PAUSES);
                 // The charge is limited, so that the other JVMs are still checked if the memory of one JVM
                 // cannot be read for a long time.
                 budget.spend(time.min(MAX_CHARGE));
@@ -147,51 +143,18 @@ fn seconds(ppm: u64, of: Duration) -> f64 {
     ppm as f64 / 1e6 * of.as_secs_f64()
 }
 
-/// Time that checks of each tenant's JVMs have taken, halved every minute.
-#[derive(Debug, Default)]
-struct Spent {
-    by_tenant: HashMap<Arc<str>, Duration>,
-    halved: Option<Instant>,
-}
-
-impl Spent {
-    fn add(&mut self, tenant: &Arc<str>, time: Duration, now: Instant) {
-        let halved = *self.halved.get_or_insert(now);
-        if now.saturating_duration_since(halved) >= Duration::from_secs(60) {
-            self.halved = Some(now);
-            self.by_tenant.values_mut().for_each(|time| *time /= 2);
-            self.by_tenant.retain(|_, time| *time > Duration::from_millis(1));
-        }
-        *self.by_tenant.entry(Arc::clone(tenant)).or_default() += time;
-    }
-
-    fn of(&self, tenant: &str) -> Duration {
-        self.by_tenant.get(tenant).copied().unwrap_or_default()
-    }
-
-    /// Returns whether a tenant has spent more than the average.
-    fn is_above_average(&self, tenant: &str) -> bool {
-        let all: Duration = self.by_tenant.values().sum();
-        self.of(tenant).saturating_mul(self.by_tenant.len() as u32) > all
-    }
-}
-
 struct Search {
     dumper: Dumper,
     after: Duration,
     interval: Duration,
     jvms: BTreeMap<Pid, Jvm>,
-    spent: Spent,
 }
 
 struct Jvm {
     target: Arc<Target>,
     hotspot: Arc<HotSpot>,
-    tenant: Arc<str>,
     /// Time of the next check.
     next: Instant,
-    /// Time after which the next check is counted as left out.
-    missed: Instant,
     history: History,
     /// The last dump.
     baseline: Option<Baseline>,
@@ -222,13 +185,10 @@ impl Search {
         match self.jvms.get_mut(&pid).filter(|jvm| Arc::ptr_eq(&jvm.target, &target)) {
             Some(jvm) => jvm.hotspot = hotspot,
             None => {
-                let next = Instant::now() + self.interval;
                 let jvm = Jvm {
-                    tenant: cgroup::tenant_of(pid),
                     target,
                     hotspot,
-                    next,
-                    missed: next + self.interval,
+                    next: Instant::now() + self.interval,
                     history: History::default(),
                     baseline: None,
                     stored: VecDeque::new(),
@@ -239,51 +199,30 @@ impl Search {
         }
     }
 
-    /// Charges a JVM for the time of a check, and delays its next one.
-    fn charge(&mut self, pid: Pid, time: Duration) {
+    /// Makes sure that the next check of a JVM begins no earlier than this time from now.
+    fn delay(&mut self, pid: Pid, time: Duration) {
         if let Some(jvm) = self.jvms.get_mut(&pid) {
-            let now = Instant::now();
-            jvm.next = jvm.next.max(now + time * MIN_PAUSES);
-            self.spent.add(&jvm.tenant, time, now);
+            jvm.next = jvm.next.max(Instant::now() + time);
         }
     }
 
-    /// Removes JVMs that have ended, of those whose checks are late by an interval. Counts these checks as left out, if the
-    /// tenant has spent so much that those of others come first.
-    fn count_missed(&mut self, now: Instant) {
-        let Self { jvms, spent, interval, .. } = self;
-        jvms.retain(|_, jvm| {
-            if jvm.missed > now {
-                return true;
-            }
-            jvm.missed = now + *interval;
-            let has_ended = jvm.target.process.has_ended();
-            if !has_ended && spent.is_above_average(&jvm.tenant) {
-                limited::add("threads", &jvm.tenant, 1);
-            }
-            !has_ended
-        });
-    }
-
-    /// Returns the JVM to check next: of those that are due, one of the tenant that has spent the least time, and of these the
-    /// one that has been due for the longest time; `None` if no check is due.
+    /// Returns the JVM whose next check has been due for the longest time; `None` if no check is due.
     fn due(&self, now: Instant) -> Option<Pid> {
         let due = self.jvms.iter().filter(|(_, jvm)| jvm.next <= now);
-        due.min_by_key(|(_, jvm)| (self.spent.of(&jvm.tenant), jvm.next)).map(|(&pid, _)| pid)
+        due.min_by_key(|(_, jvm)| jvm.next).map(|(&pid, _)| pid)
     }
 
     /// Checks a JVM. Returns a dump if it has to be stored.
     fn check(&mut self, pid: Pid) -> Option<ThreadDump> {
         let jvm = self.jvms.get_mut(&pid)?;
         jvm.next = Instant::now() + self.interval;
-        jvm.missed = jvm.next + self.interval;
         let found = jvm.check(&mut self.dumper, self.after, self.interval);
         if jvm.target.process.has_ended() {
             self.jvms.remove(&pid);
         } else if let Err(error) = &found {
             if matches!(error, Error::Memory { source, .. } if source.kind() == ErrorKind::TimedOut)
             {
-                limited::add("threads", &jvm.tenant, 1);
+                limited::add("threads", &cgroup::tenant_of(pid), 1);
             }
             if !std::mem::replace(&mut jvm.has_failed, true) {
                 log::warn!("process {pid}: cannot search for deadlocks: {error}; retrying");
@@ -489,25 +428,6 @@ mod tests {
     }
 
     const AFTER: Duration = Duration::from_secs(60);
-
-    #[test]
-    fn time_of_each_tenant_is_halved_every_minute_and_forgotten() {
-        let (mut spent, begin) = (Spent::default(), Instant::now());
-        let [slow, quick] = ["slow", "quick"].map(Arc::from);
-        let at = |seconds| begin + Duration::from_secs(seconds);
-        spent.add(&slow, Duration::from_secs(8), at(0));
-        assert!(!spent.is_above_average("slow"));
-        spent.add(&quick, Duration::from_millis(10), at(30));
-        assert!(spent.is_above_average("slow") && !spent.is_above_average("quick"));
-        assert!(!spent.is_above_average("unknown"));
-        spent.add(&slow, Duration::from_secs(1), at(61));
-        assert_eq!(spent.of("slow"), Duration::from_secs(5));
-        for minutes in 2..20 {
-            spent.add(&quick, Duration::from_millis(2), at(minutes * 61));
-        }
-        assert_eq!(spent.of("slow"), Duration::ZERO);
-        assert!(spent.of("quick") < Duration::from_millis(5));
-    }
 
     #[test]
     fn wait_with_another_owner_begins_anew() {
