@@ -44,7 +44,7 @@ pub const ATTACKS: &[Attack] = &[
     attack!("sparse-symbols", None, 6.0, |a| sparse_symbols(a)),
     attack!("debug-file", None, 5.0, |a| a.run(&["./attack", "fakes", "fake/libjvm.so", "2", "80", "4"])),
     attack!("unwind-rows", Some("unwind"), 6.0, |a| unwind_rows(a)),
-    attack!("threads", Some("threads"), 8.0, |a| a.java(&["-Xss160k"], &["lock", "11000"])),
+    attack!("threads", Some("threads"), 20.0, |a| a.java(&["-Xss160k"], &["lock", "11000"])),
     attack!("code-files", Some("files"), 5.0, |a| a.java_with_agent("files /tmp 64000")),
     attack!("mappings", Some("mappings"), 4.0, |a| a.run(&["./attack", "fakes", "fake/libjvm.so", "1", "10000", "0"])),
     attack!("mappings-of-jvm", Some("mappings"), 4.0, |a| a.java_with_agent("fake /mnt/jre/lib/server/libjvm.so 10000 0")),
