@@ -417,6 +417,14 @@ fn check_lines(runtime: &Runtime, flags: &str) {
     // How long the JVM itself works for the program, for example to end a thread or to decide what to compile, depends on the
     // machine.
     let (by_jvm, by_program): (Vec<_>, Vec<_>) = all.into_iter().partition(is_in_jvm);
+    let is_possible =
+        |calls: Chain| calls.is_empty() || chains.iter().any(|chain| chain.starts_with(&calls));
+    let possible = by_jvm.iter().filter(|sample| is_possible(calls_of(sample))).count();
+    assert!(
+        possible * 100 >= by_jvm.len() * 99,
+        "{title}: {possible} of {} in the JVM",
+        by_jvm.len()
+    );
     let weight = |samples: &[&Sample]| samples.iter().map(|sample| sample.weight).sum::<u64>();
     let (by_jvm, in_program) = (weight(&by_jvm), weight(&by_program));
     assert!(
