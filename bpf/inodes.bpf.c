@@ -15,11 +15,9 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 struct seq_file;
-struct task_struct;
 
-/* Maximum number of mappings that are visited, and the steps that they take: each has a step from above and one from below. */
-#define MAX_VISITED 8192
-#define MAX_STEPS (2 * MAX_VISITED)
+/* Maximum number of steps through the tree of all mappings of a file: up to three for each counted mapping, and the way to it. */
+#define MAX_STEPS (1 << 17)
 
 /*
  * Fields of include/linux/fs.h, include/linux/mm_types.h and include/linux/rbtree_types.h; libbpf inserts the offsets of the
@@ -62,14 +60,26 @@ struct file {
 	struct inode *f_inode;
 } __attribute__((preserve_access_index));
 
+struct task_struct {
+	int tgid;
+} __attribute__((preserve_access_index));
+
+struct mm_struct {
+	/* Absent without CONFIG_MEMCG. */
+	struct task_struct *owner;
+} __attribute__((preserve_access_index));
+
 struct vm_area_struct {
 	unsigned long vm_start;
 	unsigned long vm_end;
 	/* Offset in the file, in pages. */
 	unsigned long vm_pgoff;
+	struct mm_struct *vm_mm;
 	struct file *vm_file;
 	struct {
 		struct rb_node rb;
+		/* The last page of the file that a mapping in this subtree contains. */
+		unsigned long rb_subtree_last;
 	} shared;
 } __attribute__((preserve_access_index));
 
@@ -112,59 +122,94 @@ int mapped_files(struct iterated_mapping *ctx)
 	return 0;
 }
 
-/* Argument of count_mappings(). */
-struct file_location {
+/* Argument and result of count_mappings(). */
+struct count {
 	__u64 inode;
 	/* Offset in the file, and size of a page, in bytes. */
 	__u64 offset;
 	__u64 page_size;
+	/* Number of mappings that suffices. */
+	__u64 max;
+	/* Result: number of mappings, at most `max`. */
+	__u64 mappings;
+	/* Result: a process that has one of them, chosen at random; 0 if unknown. */
+	__u64 pid;
 };
 
 /* A walk through the tree of all mappings of a file. */
 struct tree_walk {
 	struct rb_node *node;
 	struct rb_node *from;
-	__u64 offset;
+	/* Page of the location. */
+	__u64 page;
+	__u64 mappings;
+	__u64 max;
 	__u64 page_size;
-	__u64 count;
+	struct vm_area_struct *chosen;
 };
+
+static struct vm_area_struct *mapping_of(struct rb_node *node)
+{
+	return (void *)node - bpf_core_field_offset(struct vm_area_struct, shared.rb);
+}
+
+/* Returns a child if a mapping below it may contain the page. */
+static struct rb_node *relevant(struct rb_node *child, __u64 page)
+{
+	if (!child || BPF_CORE_READ(mapping_of(child), shared.rb_subtree_last) < page)
+		return 0;
+	return child;
+}
 
 static long visit(__u32 step, void *data)
 {
 	struct tree_walk *walk = data;
 	struct rb_node *node = walk->node, *next;
-	struct rb_node *left = BPF_CORE_READ(node, rb_left), *right = BPF_CORE_READ(node, rb_right);
+	struct vm_area_struct *vma = mapping_of(node);
+	__u64 first = BPF_CORE_READ(vma, vm_pgoff);
+	struct rb_node *left = relevant(BPF_CORE_READ(node, rb_left), walk->page);
+	struct rb_node *right =
+		first <= walk->page ? relevant(BPF_CORE_READ(node, rb_right), walk->page) : 0;
 	struct rb_node *parent = (void *)(BPF_CORE_READ(node, __rb_parent_color) & ~3UL);
 
 	if (walk->from == parent) {
-		struct vm_area_struct *vma =
-			(void *)node - bpf_core_field_offset(struct vm_area_struct, shared.rb);
-		__u64 first = BPF_CORE_READ(vma, vm_pgoff) * walk->page_size;
+		__u64 size = BPF_CORE_READ(vma, vm_end) - BPF_CORE_READ(vma, vm_start);
 
-		if (walk->offset - first < BPF_CORE_READ(vma, vm_end) - BPF_CORE_READ(vma, vm_start))
-			walk->count++;
+		if ((walk->page - first) * walk->page_size < size) {
+			walk->mappings++;
+			if (bpf_get_prandom_u32() % walk->mappings == 0)
+				walk->chosen = vma;
+		}
 		next = left ?: right ?: parent;
 	} else {
 		next = walk->from == left && right ? right : parent;
 	}
 	walk->from = node;
 	walk->node = next;
-	return !next;
+	return !next || walk->mappings == walk->max;
 }
 
 /*
- * Counts the mappings of a location in all processes, as the kernel does for each uprobe (build_map_info() of
- * kernel/events/uprobes.c). Returns -1 if the file has too many mappings. The tree may change during the walk, so that the
- * result is approximate.
+ * Counts the mappings of a location in all processes, as the kernel visits them for each uprobe (build_map_info() of
+ * kernel/events/uprobes.c, interval_tree_generic.h). The tree may change during the walk, so that the result is approximate.
  */
 SEC("syscall")
-int count_mappings(struct file_location *ctx)
+int count_mappings(struct count *ctx)
 {
 	struct inode *inode = (void *)ctx->inode;
-	struct tree_walk walk = { .offset = ctx->offset, .page_size = ctx->page_size };
+	struct tree_walk walk = {
+		.page = ctx->offset / ctx->page_size,
+		.page_size = ctx->page_size,
+		.max = ctx->max,
+	};
+	struct vm_area_struct *chosen;
 
-	walk.node = BPF_CORE_READ(inode, i_mapping, i_mmap.rb_root.rb_node);
+	walk.node = relevant(BPF_CORE_READ(inode, i_mapping, i_mmap.rb_root.rb_node), walk.page);
 	if (walk.node)
 		bpf_loop(MAX_STEPS, visit, &walk, 0);
-	return walk.node ? -1 : walk.count;
+	ctx->mappings = walk.node ? walk.max : walk.mappings;
+	chosen = walk.chosen;
+	if (chosen && bpf_core_field_exists(struct mm_struct, owner))
+		ctx->pid = BPF_CORE_READ(chosen, vm_mm, owner, tgid);
+	return 0;
 }

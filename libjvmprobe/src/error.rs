@@ -117,10 +117,17 @@ pub enum Error {
     },
     /// Processes have mapped a location of a file so often that a probe must not be attached in all of them. Callers attach it
     /// in each process that they trace.
-    #[error("the file has more than {max} mappings")]
-    Crowded {
+    #[error("the file has too many mappings to attach in all processes")]
+    Crowded,
+    /// Processes have mapped a location of a file so often that no probe must be attached to it, because no process of the host
+    /// can fork while the kernel visits the mappings.
+    #[error(
+        "processes have mapped its code more than {max} times, and each attachment would keep all processes of the host from \
+         starting others; `grep -c libjvm.so /proc/[0-9]*/maps` shows which processes these are"
+    )]
+    MappedTooOften {
         /// Maximum number of mappings.
-        max: usize,
+        max: u64,
     },
     /// The program is a GraalVM native image: Java code compiled ahead of time, without a JVM.
     #[error(

@@ -12,6 +12,9 @@
 //! To attach a probe in all processes, the kernel writes a breakpoint to each mapping of the location. It charges the page
 //! tables that this needs to the control group of the process that attaches: 4 kB for each mapping of 2 MB. A process could
 //! map a file 65,000 times. So the mappings of a location are [counted](CountedFile) before.
+//!
+//! Whatever the scope of a probe, the kernel visits all mappings of its location, in all processes. Meanwhile, no process of
+//! the host can fork (`dup_mmap_sem` of kernel/events/uprobes.c). So a location with [very many](MAX_VISITED) gets no probe.
 
 use std::{
     fs::File,
@@ -32,12 +35,13 @@ use rustix::{
 };
 
 use crate::{
-    Error, FileOffset, Result,
-    bpf::{detach, session},
+    Error, FileOffset, Pid, Result,
+    bpf::{detach, probes::Scope, session},
     process::{
-        FileId, LibJvm,
+        FileId, LibJvm, cgroup,
         file_system::{FileSystem, set_inspect},
     },
+    sys::limited,
 };
 
 /// Generated from bpf/inodes.bpf.c.
@@ -48,7 +52,10 @@ mod skel {
 }
 
 /// Maximum number of mappings of a location at which a probe is attached in all processes. Each JVM that runs a file has one.
-const MAX_SHARED: usize = 512;
+const MAX_SHARED: u64 = 512;
+
+/// Maximum number of mappings of a location at which a probe is attached at all. The kernel takes about a microsecond for each.
+const MAX_VISITED: u64 = 1 << 14;
 
 /// The loaded programs.
 #[derive(Debug)]
@@ -76,16 +83,27 @@ impl CountedFile {
         Ok(Self { inode })
     }
 
-    /// Checks that so few processes have mapped a location that a probe may be attached to it in all of them. If the inode is
-    /// not known, it may.
+    /// Checks that processes have mapped a location so rarely that a probe may be attached to it. If the inode is not known, it
+    /// may. If a location is mapped too often for any probe, counts this as a loss of a tenant that maps it.
     ///
     /// # Errors
-    /// [`Error::Crowded`], or [`Error::Io`] if the program that counts fails.
-    pub(super) fn check(&self, offset: FileOffset) -> Result<()> {
+    /// [`Error::MappedTooOften`]; [`Error::Crowded`] if only a probe for all processes must not be attached; or [`Error::Io`] if
+    /// the program that counts fails.
+    pub(super) fn check(&self, offset: FileOffset, scope: Scope) -> Result<()> {
         let (Some(inode), Some(programs)) = (self.inode, programs()) else { return Ok(()) };
-        let mappings = count(programs.count_mappings.as_fd(), inode, offset)
+        let counted = count(programs.count_mappings.as_fd(), inode, offset)
             .map_err(|e| Error::io("count the mappings of a file", e))?;
-        if mappings > MAX_SHARED { Err(Error::Crowded { max: MAX_SHARED }) } else { Ok(()) }
+        if counted.mappings > MAX_VISITED {
+            if let Some(pid) = u32::try_from(counted.pid).ok().filter(|pid| *pid != 0) {
+                log::debug!("process {pid} has one of the mappings of a file with too many");
+                limited::add("mappings", &cgroup::tenant_of(Pid(pid)), 1);
+            }
+            return Err(Error::MappedTooOften { max: MAX_VISITED });
+        }
+        match scope {
+            Scope::AllProcesses if counted.mappings > MAX_SHARED => Err(Error::Crowded),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -158,27 +176,32 @@ fn inode_of(program: BorrowedFd<'_>, file: &File) -> io::Result<u64> {
     Ok(mapping_at(&files?, at as u64)?.inode)
 }
 
-/// Argument of the program `count_mappings`: `struct file_location` in bpf/inodes.bpf.c.
+/// Argument and result of the program `count_mappings`: `struct count` in bpf/inodes.bpf.c.
 #[repr(C)]
-struct FileLocation {
+struct Count {
     inode: u64,
     offset: u64,
     page_size: u64,
+    max: u64,
+    mappings: u64,
+    pid: u64,
 }
 
-/// Returns the number of mappings of a location in an open file; `usize::MAX` if the file has too many to count.
-fn count(program: BorrowedFd<'_>, inode: u64, offset: FileOffset) -> io::Result<usize> {
-    let location = FileLocation { inode, offset: offset.0, page_size: page_size() as u64 };
+/// Counts the mappings of a location in an open file, up to one more than may be [visited](MAX_VISITED).
+fn count(program: BorrowedFd<'_>, inode: u64, offset: FileOffset) -> io::Result<Count> {
+    let (page_size, max) = (page_size() as u64, MAX_VISITED + 1);
+    let mut count = Count { inode, offset: offset.0, page_size, max, mappings: 0, pid: 0 };
     let mut options = bpf_test_run_opts {
         sz: size_of::<bpf_test_run_opts>() as _,
-        ctx_in: (&raw const location).cast(),
-        ctx_size_in: size_of::<FileLocation>() as u32,
+        ctx_in: (&raw mut count).cast(),
+        ctx_size_in: size_of::<Count>() as u32,
         ..Default::default()
     };
+    // The kernel writes the results to the argument (bpf_prog_test_run_syscall() of net/bpf/test_run.c).
     // SAFETY: the options, and what they point to, live longer than the call.
     let error = unsafe { bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
     match error {
-        0 => Ok(usize::try_from(options.retval.cast_signed()).unwrap_or(usize::MAX)),
+        0 => Ok(count),
         error => Err(io::Error::from_raw_os_error(-error)),
     }
 }
@@ -278,8 +301,8 @@ mod tests {
         file.set_len(8 * page as u64).unwrap();
         let inode = inode_of(programs.mapped_files.as_fd(), &file).unwrap();
         let at = |number: usize| FileOffset((number * page) as u64 + 1);
-        let counts =
-            || [0, 1, 2, 7].map(|n| count(programs.count_mappings.as_fd(), inode, at(n)).unwrap());
+        let count = |n| count(programs.count_mappings.as_fd(), inode, at(n)).unwrap();
+        let counts = || [0, 1, 2, 7].map(|n| count(n).mappings);
         assert_eq!(counts(), [0; 4]);
         let map = |pages: usize, from: usize| {
             let (size, protection, from) = (pages * page, ProtFlags::READ, (from * page) as u64);
@@ -295,20 +318,29 @@ mod tests {
         let unmap = |(at, size)| unsafe { munmap(at, size) }.unwrap();
         let mut maps = vec![map(8, 0), map(1, 1), map(2, 1), map(3, 0)];
         assert_eq!(counts(), [2, 4, 3, 1]);
+        assert_eq!(count(7).pid, u64::from(std::process::id()));
         let counted = CountedFile::new(&file).unwrap();
-        assert!(counted.check(at(7)).is_ok());
+        let check = |number, scope| counted.check(at(number), scope);
+        let (all, one) = (Scope::AllProcesses, Scope::Process(Pid(1)));
+        assert!(check(7, all).is_ok());
         // The kernel does not merge mappings of the same page.
         maps.extend((1..MAX_SHARED).map(|_| map(1, 7)));
         assert_eq!(counts(), [2, 4, 3, MAX_SHARED]);
-        assert!(counted.check(at(0)).is_ok() && counted.check(at(7)).is_ok());
+        assert!(check(0, all).is_ok() && check(7, all).is_ok());
         let last = map(1, 7);
-        assert!(matches!(counted.check(at(7)), Err(Error::Crowded { .. })));
-        assert!(counted.check(at(0)).is_ok());
+        assert!(matches!(check(7, all), Err(Error::Crowded)));
+        assert!(check(7, one).is_ok() && check(0, all).is_ok());
         unmap(last);
-        assert!(counted.check(at(7)).is_ok());
-        // In a file with more mappings than are visited, the number is unknown.
-        maps.extend((0..10_000).map(|_| map(1, 6)));
-        assert_eq!(counts()[0], usize::MAX);
+        assert!(check(7, all).is_ok());
+        maps.extend((1..MAX_VISITED).map(|_| map(1, 6)));
+        assert_eq!(count(6).mappings, MAX_VISITED);
+        assert!(check(6, one).is_ok());
+        maps.push(map(1, 6));
+        for scope in [one, all] {
+            assert!(matches!(check(6, scope), Err(Error::MappedTooOften { .. })));
+        }
+        // Mappings of other pages are not visited.
+        assert_eq!(counts(), [2, 4, 3, MAX_SHARED]);
         maps.into_iter().for_each(unmap);
         assert_eq!(counts(), [0; 4]);
     }

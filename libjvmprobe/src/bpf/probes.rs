@@ -218,8 +218,7 @@ pub(crate) struct Code<'a> {
     file: File,
     /// Locations of the USDT probes, once they were read.
     probes: OnceCell<Probes>,
-    /// The file, if programs are attached in all processes.
-    counted: Option<CountedFile>,
+    counted: CountedFile,
 }
 
 impl<'a> Code<'a> {
@@ -229,21 +228,18 @@ impl<'a> Code<'a> {
     /// [`Error::Io`].
     pub(crate) fn open(binary: &'a Binary, scope: Scope) -> Result<Self> {
         let file = File::open(&binary.path).map_err(|e| unreadable(binary, e))?;
-        let counted = match scope {
-            Scope::Process(_) => None,
-            Scope::AllProcesses => Some(CountedFile::new(&file)?),
-        };
+        let counted = CountedFile::new(&file)?;
         Ok(Self { binary, scope, file, probes: OnceCell::new(), counted })
     }
 
     /// Reads the code at a site. Otherwise, the kernel would read it while it attaches; it then reports no error of the disk,
-    /// and ext4 warns about a read without its locks (uprobe_register(), read_cache_page()). If the scope is all processes,
-    /// also checks that the site has not too many mappings.
+    /// and ext4 warns about a read without its locks (uprobe_register(), read_cache_page()). Also
+    /// checks that the site has not too many mappings.
     fn prepare(&self, site: &Site) -> Result<()> {
         let check = |offset: FileOffset| {
             let read = self.file.read_at(&mut [0], offset.0);
             read.map_err(|e| unreadable(self.binary, e))?;
-            self.counted.as_ref().map_or(Ok(()), |file| file.check(offset))
+            self.counted.check(offset, self.scope)
         };
         match site {
             Site::Function { offset, .. } => check(*offset),
@@ -273,8 +269,8 @@ fn unreadable(binary: &Binary, error: io::Error) -> Error {
 /// `cookie` is passed to the program with every hit, if [the kernel](bpf::has_cookies) supports that.
 ///
 /// # Errors
-/// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the location; for
-/// [`Scope::AllProcesses`] also [`Error::Crowded`].
+/// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the location; and the errors of
+/// [`CountedFile::check`].
 pub(crate) fn attach(
     program: &ProgramMut<'_>,
     object: &dyn Object,

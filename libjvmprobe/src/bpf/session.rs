@@ -183,7 +183,8 @@ pub trait Attach {
     /// skipped, and a message names what is lost.
     ///
     /// # Errors
-    /// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the location.
+    /// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the location; [`Error::Crowded`] or
+    /// [`Error::MappedTooOften`].
     fn attach(
         &mut self,
         binary: &Binary,
@@ -207,7 +208,7 @@ pub trait Attach {
         let binary = (&target.libjvm).into();
         let mut scope = if is_crowded { Scope::Process(target.pid()) } else { Scope::AllProcesses };
         let mut attached = self.attach(&binary, plans, scope, cookie);
-        if matches!(attached, Err(Error::Crowded { .. })) {
+        if matches!(attached, Err(Error::Crowded)) {
             scope = Scope::Process(target.pid());
             attached = self.attach(&binary, plans, scope, cookie);
         }

@@ -24,6 +24,7 @@ use crate::{
         inodes::CountedFile,
         keeper::{self, Location, Probe},
         perf::EventScope,
+        probes::Scope,
     },
     process,
 };
@@ -60,7 +61,7 @@ impl Uprobe {
     /// it only in the given processes, and detaches it from all others. Does nothing if the probe is attached in every process.
     ///
     /// # Errors
-    /// [`Error::Permission`] or [`Error::Io`].
+    /// [`Error::Permission`], [`Error::Io`] or [`Error::MappedTooOften`].
     pub(crate) fn attach(&mut self, processes: &[Pid]) -> Result<()> {
         if self.probes.iter().any(|(process, _)| process.is_none()) {
             return Ok(());
@@ -68,15 +69,11 @@ impl Uprobe {
         let is_gone =
             |process: &mut Option<Pid>| process.is_some_and(|pid| !processes.contains(&pid));
         release(self.probes.extract_if(.., |(process, _)| is_gone(process)).collect());
-        let is_limited = !self.probes.is_empty();
-        let counted = match self.counted.take() {
-            Some(counted) => counted,
-            None => CountedFile::new(&self.file)?,
-        };
-        match self.counted.insert(counted).check(self.offset) {
-            Ok(()) if !is_limited => return self.attach_to(None),
-            Ok(()) | Err(Error::Crowded { .. }) => {}
-            Err(error) => return Err(error),
+        if self.probes.is_empty() {
+            match self.attach_to(None) {
+                Err(Error::Crowded) => {}
+                done => return done,
+            }
         }
         let mut attached = Ok(());
         for &process in processes {
@@ -93,8 +90,14 @@ impl Uprobe {
     /// Attaches the probe in one process with all its threads, or in every process that maps the file.
     ///
     /// # Errors
-    /// [`Error::Permission`] or [`Error::Io`].
+    /// [`Error::Permission`], [`Error::Io`], or an error of [`CountedFile::check`].
     pub(crate) fn attach_to(&mut self, process: Option<Pid>) -> Result<()> {
+        let counted = match self.counted.take() {
+            Some(counted) => counted,
+            None => CountedFile::new(&self.file)?,
+        };
+        let counted = self.counted.insert(counted);
+        counted.check(self.offset, process.map_or(Scope::AllProcesses, Scope::Process))?;
         let scope = match process {
             Some(process) => EventScope::Thread(process),
             // An event that is opened on one processor suffices: the program then runs for hits on every

@@ -58,6 +58,8 @@ const SLOW: Duration = Duration::from_millis(500);
 const MAX_AT_ONCE: usize = 16;
 /// Interval of checks whether the tenant of a JVM still has to wait.
 const HELD_BACK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time after which a JVM that could not be followed arrives again.
+const POSTPONED: Duration = Duration::from_secs(10);
 /// A successful read that takes more CPU time than this is charged to the tenant. Reading a libjvm.so for the first time
 /// takes 30 ms.
 const COSTLY: Duration = Duration::from_millis(50);
@@ -277,6 +279,7 @@ impl Registry {
             refused,
             held_back: Vec::new(),
             next_share: Instant::now(),
+            postponed: Vec::new(),
             _priority_boost: PriorityBoost::begin(),
         })
     }
@@ -299,6 +302,8 @@ pub struct Arrivals {
     held_back: Vec<Arrival>,
     /// Earliest time at which they arrive if no others do.
     next_share: Instant,
+    /// JVMs that could not be followed when they arrived, and the time at which they arrive again.
+    postponed: Vec<(Instant, Arrival)>,
     /// Raises the priority of the subscribing thread, so that it learns of a JVM within 100 ms even on a busy
     /// machine. Some JVMs live for only one second. The thread itself uses little CPU time.
     _priority_boost: PriorityBoost,
@@ -358,6 +363,11 @@ impl Arrivals {
     /// Returns the JVMs that are new or were read again since the last call, each in its latest state.
     pub fn take(&mut self) -> Vec<Arrival> {
         let mut arrivals = self.queue.take();
+        let is_new =
+            |old: &Arrival| arrivals.iter().any(|new| new.target.pid() == old.target.pid());
+        self.postponed.retain(|(_, old)| !is_new(old) && old.target.process.fate() == Fate::Alive);
+        let now = Instant::now();
+        arrivals.extend(self.postponed.extract_if(.., |(at, _)| *at <= now).map(|(_, due)| due));
         if !arrivals.is_empty() {
             self.refused.retain(|_, target| target.strong_count() > 0);
         }
@@ -416,6 +426,11 @@ impl Arrivals {
     /// Drops further arrivals of a JVM that has ended or cannot be followed.
     pub(crate) fn refuse(&mut self, target: &Arc<Target>) {
         self.refused.insert(target.pid(), Arc::downgrade(target));
+    }
+
+    /// Lets a JVM arrive again after [`POSTPONED`], because it cannot be followed at this time.
+    pub(crate) fn postpone(&mut self, arrival: Arrival) {
+        self.postponed.push((Instant::now() + POSTPONED, arrival));
     }
 
     /// Queues a JVM that was not found by a registry, to be read until it has started or ended.
@@ -915,6 +930,26 @@ mod tests {
         one.hand_over(starting);
         assert_eq!(next(&mut other).len(), 1);
         assert!(one.take().is_empty());
+    }
+
+    #[test]
+    fn postponed_jvm_arrives_again_unless_it_was_read_again_or_ended() {
+        let (library, jvm) = (library(), FakeJvm::new("UseG1GC"));
+        let processes = [(); 3].map(|()| WaitingShell::new());
+        let registry = given();
+        let mut arrivals = registry.subscribe().unwrap();
+        let [one, two, three] =
+            processes.each_ref().map(|process| arrival(process, &library, Ok(jvm.hotspot())));
+        [&one, &two, &three].into_iter().for_each(|arrival| arrivals.postpone(arrival.clone()));
+        assert!(arrivals.take().is_empty());
+        arrivals.hand_over(two.clone());
+        assert_eq!(next(&mut arrivals).len(), 1);
+        arrivals.postponed.iter_mut().for_each(|(at, _)| *at = Instant::now());
+        let [_, _, third] = processes;
+        drop(third);
+        let again: Vec<_> = arrivals.take().iter().map(|arrival| arrival.target.pid()).collect();
+        assert_eq!(again, [one.target.pid()]);
+        assert!(arrivals.take().is_empty());
     }
 
     #[test]

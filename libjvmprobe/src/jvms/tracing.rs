@@ -415,7 +415,8 @@ impl<T: Tool> Trace<T> {
                 self.tool.prepare(key_in_file(target), target.pid(), hotspot.as_deref().ok());
             }
         }
-        for Arrival { target, hotspot, .. } in arrivals {
+        for arrival in arrivals {
+            let Arrival { target, hotspot, .. } = arrival.clone();
             let pid = target.pid();
             let refused = Arc::clone(&target);
             let shares_files = self.shares_files_with(&target);
@@ -434,7 +435,12 @@ impl<T: Tool> Trace<T> {
             });
             if let Err(error) = added {
                 warn_once(&format!("not tracing process {pid}"), &error.to_string());
-                self.arrivals.iter_mut().for_each(|arrivals| arrivals.refuse(&refused));
+                if let Some(arrivals) = &mut self.arrivals {
+                    match error {
+                        Error::MappedTooOften { .. } => arrivals.postpone(arrival),
+                        _ => arrivals.refuse(&refused),
+                    }
+                }
                 self.forget(key);
             }
             self.tool.session().drain_ring()?;
@@ -570,7 +576,7 @@ mod tests {
             cookie: u64,
         ) -> Result<Links> {
             if self.is_crowded && scope == Scope::AllProcesses {
-                return Err(Error::Crowded { max: 0 });
+                return Err(Error::Crowded);
             }
             let programs = plans.iter().map(|plan| plan.program).collect();
             self.attached.push((programs, scope, cookie));

@@ -89,9 +89,11 @@ impl LibJvm {
         let is_run = maps.iter().filter(is_libjvm).cloned().any(runs);
         let map = maps.iter().find(is_libjvm).filter(|_| is_run);
         let count = maps.iter().filter(is_libjvm).count();
-        if map.is_some() && count > MAX_MAPPINGS {
+        if count > MAX_MAPPINGS {
             limited::add("mappings", &cgroup::tenant_of(pid), 1);
-            return Err(Error::TooManyMappings { pid, count, max: MAX_MAPPINGS });
+            if map.is_some() {
+                return Err(Error::TooManyMappings { pid, count, max: MAX_MAPPINGS });
+            }
         }
         map.cloned().ok_or_else(|| match native_image(pid).is_some() {
             true => Error::NativeImage { pid },

@@ -324,6 +324,7 @@ impl Saving {
         let of_tracers = Costs { fixed_ns: 0, ..costs };
         costs.fixed_ns = own_ns.saturating_sub(of_tracers.total_ns());
         let charged = self.charged(now.0 - then, costs, probes.since(probes_before));
+        log::debug!("CPU time of the daemon: {costs:?}; charged: {charged:?}");
         self.evaluate_window(now.0 - then, charged, now.1.memory, jvms)
     }
 

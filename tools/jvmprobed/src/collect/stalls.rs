@@ -11,7 +11,8 @@
 //! An idle JVM is not at a standstill, because its threads wait for work and not for locks. Threads that wait
 //! for a lock are not at a standstill either, as long as the owner at the end of the chain uses CPU time.
 //!
-//! Checks have a budget of time. If there are many JVMs, each of them is checked more rarely.
+//! Checks have a budget of time, which tenants share by max-min fairness. If a tenant has many JVMs, or JVMs that take long
+//! to check, each of them is checked more rarely.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
@@ -31,7 +32,7 @@ use libjvmprobe::{
     hotspot::HotSpot,
     jvms::{Arrival, Registry, registry::Stage},
     process::{Target, cgroup},
-    sys::limited,
+    sys::{fair_share, limited},
     trace::threads::{Dump, Dumper, Root, ThreadId, Wait, Waits},
 };
 
@@ -56,6 +57,11 @@ const MAX_CHARGE: Duration = Duration::from_secs(1);
 /// The budget saves unused time, but at most the time that it grants for this span. A series of checks
 /// without a pause can therefore use at most this time at once.
 const BUDGET_SPAN: Duration = Duration::from_secs(600);
+/// Interval at which the budget is shared.
+const SHARE_INTERVAL: Duration = Duration::from_secs(1);
+/// A check that takes longer than this counts as a loss of the tenant, because its JVMs are checked more rarely then. An
+/// ordinary check takes a few milliseconds.
+const SLOW: Duration = Duration::from_secs(1);
 /// Maximum number of platform threads of a dump, which has those first that matter for locks. The stored text of a dump
 /// has space for fewer threads.
 const MAX_THREADS: usize = 2000;
@@ -90,51 +96,77 @@ pub fn search(
         jvms: BTreeMap::new(),
     };
     let mut arrivals = options.registry.subscribe()?;
-    let mut budget = Budget::new(options.ppm.load(Ordering::Relaxed));
+    let mut budget = Budget::default();
     started();
     while !stop.load(Ordering::Relaxed) {
         arrivals.take().into_iter().for_each(|arrival| search.add(arrival));
         search.set_time(Duration::from_secs(options.after.load(Ordering::Relaxed)));
         let now = Instant::now();
-        let is_affordable = budget.refill(now, options.ppm.load(Ordering::Relaxed));
-        match search.due(now).filter(|_| is_affordable) {
-            None => thread::sleep(POLL),
-            Some(pid) => {
-                search.check(pid).into_iter().for_each(&mut found);
-                let time = now.elapsed();
-                search.delay(pid, time * MIN_PAUSES);
-                // The charge is limited, so that the other JVMs are still checked if the memory of one JVM
-                // cannot be read for a long time.
-                budget.spend(time.min(MAX_CHARGE));
-            }
+        budget.share(now, options.ppm.load(Ordering::Relaxed), search.tenants());
+        let Some((pid, tenant)) = search.due(now, |tenant| budget.allows(tenant)) else {
+            thread::sleep(POLL);
+            continue;
+        };
+        search.check(pid).into_iter().for_each(&mut found);
+        let time = now.elapsed();
+        search.delay(pid, time * MIN_PAUSES);
+        if time > SLOW {
+            limited::add("threads", &tenant, 1);
         }
+        budget.spend(&tenant, time);
     }
     Ok(())
 }
 
 /// Time that checks may take.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Budget {
-    /// In seconds. Negative after a check that took longer than the balance.
-    balance: f64,
-    refilled: Instant,
+    /// Time that no tenant has got yet, in seconds.
+    left: f64,
+    /// Time of each tenant, in seconds. Negative after a check that took longer than the balance.
+    balances: HashMap<Arc<str>, f64>,
+    /// Time at which the budget was last shared.
+    shared: Option<Instant>,
 }
 
 impl Budget {
-    fn new(ppm: u64) -> Self {
-        Self { balance: seconds(ppm, BUDGET_SPAN), refilled: Instant::now() }
+    /// Shares what the budget grants for the time since the last call, and what it has saved, among these tenants. If it was
+    /// shared a moment ago, does nothing. The first call grants the time of [`BUDGET_SPAN`].
+    fn share<'a>(&mut self, now: Instant, ppm: u64, tenants: impl Iterator<Item = &'a Arc<str>>) {
+        let since = match self.shared {
+            None => BUDGET_SPAN,
+            Some(shared) => now.saturating_duration_since(shared),
+        };
+        if since < SHARE_INTERVAL {
+            return;
+        }
+        self.shared = Some(now);
+        let max = seconds(ppm, BUDGET_SPAN);
+        self.left = (self.left + seconds(ppm, since)).min(max);
+        let before = std::mem::take(&mut self.balances);
+        let balance = |tenant: &Arc<str>| before.get(tenant).copied().unwrap_or(0.0);
+        self.balances = tenants.map(|tenant| (Arc::clone(tenant), balance(tenant))).collect();
+        let max_each = max / self.balances.len().max(1) as f64;
+        let lack = |balance: f64| (max_each - balance).max(0.0);
+        let share = fair_share(self.balances.values().map(|&balance| lack(balance)), self.left);
+        for balance in self.balances.values_mut() {
+            let granted = lack(*balance).min(share);
+            *balance += granted;
+            self.left -= granted;
+        }
     }
 
-    /// Adds what the budget grants for the time since the last call. Returns whether a check may begin.
-    fn refill(&mut self, now: Instant, ppm: u64) -> bool {
-        let since = now.saturating_duration_since(self.refilled);
-        self.refilled = now;
-        self.balance = (self.balance + seconds(ppm, since)).min(seconds(ppm, BUDGET_SPAN));
-        self.balance >= 0.0
+    /// Returns whether a check of a JVM of this tenant may begin.
+    fn allows(&self, tenant: &str) -> bool {
+        self.balances.get(tenant).is_some_and(|balance| *balance >= 0.0)
     }
 
-    fn spend(&mut self, time: Duration) {
-        self.balance -= time.as_secs_f64();
+    /// Charges a tenant for a check. The charge is limited, because a JVM whose memory cannot be read for a long time must not
+    /// prevent checks of the tenant's other JVMs for hours.
+    fn spend(&mut self, tenant: &str, time: Duration) {
+        if let Some(balance) = self.balances.get_mut(tenant) {
+            *balance -= time.min(MAX_CHARGE).as_secs_f64();
+        }
     }
 }
 
@@ -152,6 +184,7 @@ struct Search {
 
 struct Jvm {
     target: Arc<Target>,
+    tenant: Arc<str>,
     hotspot: Arc<HotSpot>,
     /// Time of the next check.
     next: Instant,
@@ -186,6 +219,7 @@ impl Search {
             Some(jvm) => jvm.hotspot = hotspot,
             None => {
                 let jvm = Jvm {
+                    tenant: cgroup::tenant_of(pid),
                     target,
                     hotspot,
                     next: Instant::now() + self.interval,
@@ -206,10 +240,16 @@ impl Search {
         }
     }
 
-    /// Returns the JVM whose next check has been due for the longest time; `None` if no check is due.
-    fn due(&self, now: Instant) -> Option<Pid> {
-        let due = self.jvms.iter().filter(|(_, jvm)| jvm.next <= now);
-        due.min_by_key(|(_, jvm)| jvm.next).map(|(&pid, _)| pid)
+    /// Returns the tenant of each JVM.
+    fn tenants(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.jvms.values().map(|jvm| &jvm.tenant)
+    }
+
+    /// Returns the JVM whose next check has been due for the longest time, of those whose tenant may use more time, and its
+    /// tenant; `None` if no check is due.
+    fn due(&self, now: Instant, may_use: impl Fn(&str) -> bool) -> Option<(Pid, Arc<str>)> {
+        let due = self.jvms.iter().filter(|(_, jvm)| jvm.next <= now && may_use(&jvm.tenant));
+        due.min_by_key(|(_, jvm)| jvm.next).map(|(&pid, jvm)| (pid, Arc::clone(&jvm.tenant)))
     }
 
     /// Checks a JVM. Returns a dump if it has to be stored.
@@ -222,7 +262,7 @@ impl Search {
         } else if let Err(error) = &found {
             if matches!(error, Error::Memory { source, .. } if source.kind() == ErrorKind::TimedOut)
             {
-                limited::add("threads", &cgroup::tenant_of(pid), 1);
+                limited::add("threads", &jvm.tenant, 1);
             }
             if !std::mem::replace(&mut jvm.has_failed, true) {
                 log::warn!("process {pid}: cannot search for deadlocks: {error}; retrying");
@@ -515,19 +555,50 @@ mod tests {
         assert!(!is_stuck(in_heap(7), mounted(7)));
     }
 
-    #[test]
-    fn budget_limits_the_share_of_time() {
-        let mut budget = Budget::new(10_000);
-        let begin = budget.refilled;
-        let mut checks = 0;
-        for second in 1..=1000 {
-            while budget.refill(begin + Duration::from_secs(second), 10_000) {
-                budget.spend(Duration::from_millis(100));
-                checks += 1;
+    /// Lets tenants check JVMs as often as they may in 1,000 seconds, with one per cent of the time. Returns the number of checks
+    /// of each, given the duration of one.
+    fn checks(tenants: &[(&str, Duration)]) -> Vec<u32> {
+        let (mut budget, begin) = (Budget::default(), Instant::now());
+        let names: Vec<Arc<str>> = tenants.iter().map(|(name, _)| Arc::from(*name)).collect();
+        let mut checks = vec![0; tenants.len()];
+        for second in 0..1000 {
+            budget.share(begin + Duration::from_secs(second), 10_000, names.iter());
+            for ((tenant, time), checks) in tenants.iter().zip(&mut checks) {
+                while budget.allows(tenant) && *checks < 100 * second as u32 {
+                    budget.spend(tenant, *time);
+                    *checks += 1;
+                }
             }
         }
+        checks
+    }
+
+    #[test]
+    fn budget_limits_the_share_of_time() {
         // 100 checks for one per cent of 1,000 seconds, and 60 checks for the initial balance, which is one
         // per cent of 600 seconds.
+        let [checks] = checks(&[("a", Duration::from_millis(100))])[..] else { unreachable!() };
         assert!((155..165).contains(&checks), "{checks}");
+    }
+
+    #[test]
+    fn tenants_share_the_budget_fairly() {
+        let (slow, quick) = (Duration::from_secs(1), Duration::from_micros(20));
+        let all = checks(&[("slow", slow), ("quick", quick), ("slower", slow * 9)]);
+        assert!(all[0].abs_diff(all[2]) <= 1 && (6..10).contains(&all[0]), "{all:?}");
+        // Two milliseconds per second are less than a third of the budget.
+        assert_eq!(all[1], 100 * 999, "{all:?}");
+    }
+
+    #[test]
+    fn tenant_that_comes_later_may_begin_at_once() {
+        let (mut budget, begin) = (Budget::default(), Instant::now());
+        let [first, second] = ["first", "second"].map(Arc::from);
+        budget.share(begin, 10_000, [&first].into_iter());
+        (0..100).for_each(|_| budget.spend("first", MAX_CHARGE));
+        budget.share(begin + Duration::from_secs(1), 10_000, [&first, &second].into_iter());
+        assert!(!budget.allows("first") && budget.allows("second"));
+        budget.share(begin + Duration::from_secs(2), 10_000, [&first].into_iter());
+        assert!(!budget.allows("second"));
     }
 }
