@@ -86,6 +86,8 @@ impl Fixtures {
             elf::sparse_symbols(&named("temurin-17").libjvm(), &at(&name), MAX_SYMBOL_TABLE);
         }
 
+        fs::copy(named("temurin-17").libjvm(), at("copy.so")).unwrap();
+
         let code = format!("asm(\".text\\n.skip {ROWS_PER_LIBRARY}, 0x90\");int unused;");
         fs::write(at("rows.c"), code).unwrap();
         run(Command::new("cc")

@@ -48,6 +48,7 @@ pub const ATTACKS: &[Attack] = &[
     attack!("code-files", Some("files"), 5.0, |a| a.java_with_agent("files /tmp 64000")),
     attack!("mappings", Some("mappings"), 4.0, |a| a.run(&["./attack", "fakes", "fake/libjvm.so", "1", "10000", "0"])),
     attack!("mappings-of-jvm", Some("mappings"), 4.0, |a| a.java_with_agent("fake /mnt/jre/lib/server/libjvm.so 10000 0")),
+    attack!("mappings-in-all", Some("mappings"), 4.0, |a| mappings_in_all(a)),
     attack!("long-paths", None, 4.0, |a| a.run(&["./attackers", "maps", "/tmp"])),
     attack!("sparse-memory", Some("page-tables"), 8.0, |a| a.java_with_agent("sparse 20000")),
     attack!("waits", Some("waits"), 12.0, |a| a.java(&[], &["waits", "300"])),
@@ -74,6 +75,13 @@ fn sparse_symbols(attacker: &mut Attacker<'_>) {
         attacker.set_libjvm(&format!("sparse{number}.so"));
         attacker.java(&[], &["burn"]);
     }
+}
+
+/// Processes that are no JVMs map a libjvm.so 1.2 million times together, and a JVM runs it.
+fn mappings_in_all(attacker: &mut Attacker<'_>) {
+    attacker.set_libjvm("copy.so");
+    attacker.run(&["./attack", "fakes", "/mnt/jre/lib/server/libjvm.so", "20", "60000", "0"]);
+    attacker.java(&[], &["burn"]);
 }
 
 fn unwind_rows(attacker: &mut Attacker<'_>) {
