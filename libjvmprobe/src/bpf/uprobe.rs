@@ -5,6 +5,7 @@
 //! detached. The `keeper` holds the probe.
 
 use std::{
+    collections::HashSet,
     fs::{self, File},
     io,
     mem::take,
@@ -66,8 +67,8 @@ impl Uprobe {
         if self.probes.iter().any(|(process, _)| process.is_none()) {
             return Ok(());
         }
-        let is_gone =
-            |process: &mut Option<Pid>| process.is_some_and(|pid| !processes.contains(&pid));
+        let wanted: HashSet<_> = processes.iter().copied().collect();
+        let is_gone = |process: &mut Option<Pid>| process.is_some_and(|pid| !wanted.contains(&pid));
         release(self.probes.extract_if(.., |(process, _)| is_gone(process)).collect());
         if self.probes.is_empty() {
             match self.attach_to(None) {
@@ -76,9 +77,9 @@ impl Uprobe {
             }
         }
         let mut attached = Ok(());
-        for &process in processes {
-            if self.probes.iter().all(|(other, _)| *other != Some(process))
-                && let Err(error) = self.attach_to(Some(process))
+        let before: HashSet<_> = self.probes.iter().filter_map(|(process, _)| *process).collect();
+        for process in wanted.into_iter().filter(|process| !before.contains(process)) {
+            if let Err(error) = self.attach_to(Some(process))
                 && process::exists(process)
             {
                 attached = Err(error);

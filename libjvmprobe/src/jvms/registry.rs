@@ -4,7 +4,7 @@
 //! `crate::process::reader`), and a tracer that waited for such a read would lose events of other JVMs.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt,
     os::fd::OwnedFd,
     sync::{
@@ -363,9 +363,8 @@ impl Arrivals {
     /// Returns the JVMs that are new or were read again since the last call, each in its latest state.
     pub fn take(&mut self) -> Vec<Arrival> {
         let mut arrivals = self.queue.take();
-        let is_new =
-            |old: &Arrival| arrivals.iter().any(|new| new.target.pid() == old.target.pid());
-        self.postponed.retain(|(_, old)| !is_new(old) && old.target.process.fate() == Fate::Alive);
+        let pids = pids_of(&arrivals);
+        self.postponed.retain(|(_, old)| is_current(old, &pids));
         let now = Instant::now();
         arrivals.extend(self.postponed.extract_if(.., |(at, _)| *at <= now).map(|(_, due)| due));
         if !arrivals.is_empty() {
@@ -395,8 +394,8 @@ impl Arrivals {
         tenant_of: impl Fn(&Arrival) -> Arc<str>,
         must_wait: impl Fn(&str) -> bool,
     ) -> Vec<Arrival> {
-        let is_new = |held: &Arrival| new.iter().any(|new| new.target.pid() == held.target.pid());
-        self.held_back.retain(|held| !is_new(held) && held.target.process.fate() == Fate::Alive);
+        let pids = pids_of(&new);
+        self.held_back.retain(|held| is_current(held, &pids));
         let mut all = std::mem::take(&mut self.held_back);
         all.extend(new);
         let mut numbers = HashMap::new();
@@ -454,6 +453,15 @@ impl Arrivals {
             Search::Given => true,
         }
     }
+}
+
+fn pids_of(arrivals: &[Arrival]) -> HashSet<Pid> {
+    arrivals.iter().map(|arrival| arrival.target.pid()).collect()
+}
+
+/// Returns whether a JVM that arrived earlier is still alive and is not one of those that have arrived since.
+fn is_current(earlier: &Arrival, since: &HashSet<Pid>) -> bool {
+    !since.contains(&earlier.target.pid()) && earlier.target.process.fate() == Fate::Alive
 }
 
 /// A JVM that is opened, or that is not opened yet.

@@ -355,10 +355,9 @@ impl State {
 
     /// Takes back a probe after a task.
     fn record(&mut self, done: Done) {
-        let Done { of: (id, index), mut uprobe, attached, elapsed } = done;
-        let Some(file) = self.files.get_mut(&id) else {
-            return uprobe::detach([&mut uprobe]);
-        };
+        let Done { of: (id, index), uprobe, attached, elapsed } = done;
+        // Only this thread removes files, and not while it runs a task. Dropping the probe would detach it.
+        let Some(file) = self.files.get_mut(&id) else { return };
         let probe = &mut file.probes[index];
         probe.uprobe = Some(uprobe);
         match attached {
