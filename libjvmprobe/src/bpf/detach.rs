@@ -9,7 +9,7 @@
 
 use std::{
     fs,
-    os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd},
     path::Path,
     sync::{
         Arc, MutexGuard, Once, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError,
@@ -54,33 +54,35 @@ pub(super) fn begin_attaching() -> RwLockReadGuard<'static, ()> {
     }
 }
 
-/// Ends attaching and detaching for good, and releases all attachments. Called at the end of the process.
+/// Ends attaching and detaching for good, and releases all attachments. Called at the end of the process. If a target delays
+/// that, the keeper does the rest after the end of the process.
 fn end_attaching() {
     keeper::shorten_waits();
     IS_ENDING.store(true, Ordering::SeqCst);
     let begin = Instant::now();
-    while begin.elapsed() < EXIT_TIMEOUT {
+    let mut is_exclusive = false;
+    while !is_exclusive && begin.elapsed() < EXIT_TIMEOUT {
         match ATTACHING.try_write() {
             Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
             guard => {
                 // The lock is never released again.
                 std::mem::forget(guard);
-                return release_all();
+                is_exclusive = true;
             }
         }
     }
-}
-
-/// Releases all attachments.
-fn release_all() {
-    let open = descriptors().filter(|fd| is_attachment(*fd)).collect::<Vec<_>>();
-    // SAFETY: open descriptors of this process. Their owners do not close them later, because an owner that is still
-    // alive now is never dropped. After a second Ctrl-C, other threads may still be running, but they end with the process.
-    let open = open.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    let open: Vec<_> = open.collect();
-    keeper::copy(&open.iter().map(AsFd::as_fd).collect::<Vec<_>>());
-    drop(open);
-    keeper::close_all();
+    let open: Vec<_> = descriptors().filter(|fd| is_attachment(*fd)).collect();
+    // SAFETY: open descriptors of this process. Their owners do not close them later, because an owner that is still alive now
+    // is never dropped. If an attachment is being made or released, the number may become that of another file; then the
+    // keeper has a copy of that file until it ends.
+    let borrowed: Vec<_> = open.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) }).collect();
+    if is_exclusive && keeper::copy(&borrowed).is_ok() {
+        // SAFETY: as above. After a second Ctrl-C, other threads may still be running, but they end with the process.
+        open.into_iter().for_each(|fd| drop(unsafe { OwnedFd::from_raw_fd(fd) }));
+        keeper::close_all();
+    } else {
+        keeper::hand_over(&borrowed);
+    }
 }
 
 /// Returns the open descriptors of this process.
@@ -126,7 +128,9 @@ fn release((links, opened, objects): Released) {
     // SAFETY: the links own these descriptors and are dropped below. If another thread closes one of the others now, its
     // number is invalid, or the number of another file, of which the keeper may have a copy for a moment.
     let opened: Vec<_> = opened.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) }).collect();
-    keeper::copy(&opened);
+    if let Err(error) = keeper::copy(&opened) {
+        log::debug!("probes are detached without the keeper: {error}");
+    }
     // The objects stay locked only for the part that does not wait for the kernel.
     let locked: Vec<_> = objects.iter().map(|object| object.lock()).collect();
     drop(links);

@@ -8,7 +8,8 @@
 //! Therefore no thread of this process releases a probe. Before descriptors of probes are closed here, the keeper gets
 //! copies of them. So it has the last reference, and detaches when it closes the copies. Probes that are attached and detached
 //! repeatedly are opened by the keeper in the first place. When this process ends, however that happens, the socket is closed;
-//! the keeper then closes all and exits.
+//! the keeper then closes all and exits. Messages that it has not received then are released with its end of the socket, so
+//! they are closed by the keeper, too.
 //!
 //! The keeper blocks all signals, is in a session of its own, and the OOM killer spares it if it may say so
 //! (CAP_SYS_RESOURCE), even if it kills the control group (memory.oom.group). It does not survive SIGKILL of the control group.
@@ -23,7 +24,7 @@ use std::{
     io::{self, IoSlice, IoSliceMut, Write},
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -95,13 +96,17 @@ pub(super) struct Probe {
 /// The running keeper.
 struct Keeper {
     pid: u32,
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
 }
 
 /// Whether this process is about to end.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
+/// The keeper; locked during a request.
 static KEEPER: Mutex<Option<Keeper>> = Mutex::new(None);
+
+/// Its socket, for [`hand_over`].
+static SOCKET: Mutex<Option<Arc<OwnedFd>>> = Mutex::new(None);
 
 fn keeper() -> MutexGuard<'static, Option<Keeper>> {
     KEEPER.lock().unwrap_or_else(PoisonError::into_inner)
@@ -119,9 +124,26 @@ fn keeper_or_new(keeper: &mut Option<Keeper>) -> io::Result<&Keeper> {
     if keeper.is_none() {
         let (socket, theirs) = channel::pair()?;
         let pid = forked::fork(c"jvmprobe-keeper", theirs, serve)?;
+        let socket = Arc::new(socket);
+        set_socket(Some(Arc::clone(&socket)));
         *keeper = Some(Keeper { pid, socket });
     }
     keeper.as_ref().ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+}
+
+fn set_socket(socket: Option<Arc<OwnedFd>>) {
+    *SOCKET.lock().unwrap_or_else(PoisonError::into_inner) = socket;
+}
+
+/// Returns a request as the keeper reads it.
+fn encode(request: Request, words: [u32; 4], offset: u64) -> [u8; REQUEST_SIZE] {
+    let mut bytes = [0; REQUEST_SIZE];
+    let all = [request as u32].into_iter().chain(words);
+    for (to, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(all) {
+        *to = word.to_ne_bytes();
+    }
+    bytes[20..].copy_from_slice(&offset.to_ne_bytes());
+    bytes
 }
 
 /// Sends a request, and returns the number in the answer and the keeper's PID.
@@ -131,12 +153,7 @@ fn ask(
     offset: u64,
     files: &[BorrowedFd<'_>],
 ) -> io::Result<(u32, u32)> {
-    let mut bytes = [0; REQUEST_SIZE];
-    let all = [request as u32].into_iter().chain(words);
-    for (to, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(all) {
-        *to = word.to_ne_bytes();
-    }
-    bytes[20..].copy_from_slice(&offset.to_ne_bytes());
+    let bytes = encode(request, words, offset);
     let mut running = keeper();
     let Keeper { pid, socket } = keeper_or_new(&mut running)?;
     let pid = *pid;
@@ -152,8 +169,11 @@ fn ask(
     };
     let Ok(answer) = talk() else {
         // The keeper was killed, or a target delays it. It closes everything as soon as it can, because its socket is closed
-        // here. The next request starts another one.
+        // here, at the latest when this process ends. The next request starts another one.
         *running = None;
+        if !IS_ENDING.load(Ordering::Relaxed) {
+            set_socket(None);
+        }
         return Err(io::Error::other("the process that holds the probes does not answer"));
     };
     drop(running);
@@ -166,10 +186,23 @@ fn ask(
 }
 
 /// Gives copies of descriptors to the keeper, so that closing them here detaches nothing.
-pub(super) fn copy(files: &[BorrowedFd<'_>]) {
+///
+/// # Errors
+/// If the keeper does not answer or cannot be started.
+pub(super) fn copy(files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    files.chunks(MAX_FILES).try_for_each(|files| ask(Request::Copy, [0; 4], 0, files).map(drop))
+}
+
+/// Gives copies of descriptors to the keeper without waiting for it, because this process is about to end and a target delays
+/// the keeper. The keeper closes them after it has answered the request in progress.
+pub(super) fn hand_over(files: &[BorrowedFd<'_>]) {
+    let socket = SOCKET.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(socket) = &*socket else { return };
     for files in files.chunks(MAX_FILES) {
-        if let Err(error) = ask(Request::Copy, [0; 4], 0, files) {
-            return log::debug!("probes are detached without the keeper: {error}");
+        if let Err(error) =
+            channel::send(socket, &[IoSlice::new(&encode(Request::Copy, [0; 4], 0))], files)
+        {
+            return log::debug!("some probes are detached without the keeper: {error}");
         }
     }
 }
@@ -386,15 +419,33 @@ mod tests {
         channel::is_ready(pipe)
     }
 
+    fn pipes() -> (Vec<OwnedFd>, Vec<OwnedFd>) {
+        (0..40).map(|_| rustix::pipe::pipe().unwrap()).unzip()
+    }
+
     #[test]
     fn copies_stay_open_until_they_are_closed() {
-        let pipes: Vec<_> = (0..40).map(|_| rustix::pipe::pipe().unwrap()).collect();
-        let (read, write): (Vec<_>, Vec<_>) = pipes.into_iter().unzip();
-        copy(&write.iter().map(AsFd::as_fd).collect::<Vec<_>>());
+        let (read, write) = pipes();
+        copy(&write.iter().map(AsFd::as_fd).collect::<Vec<_>>()).unwrap();
         drop(write);
         assert!(read.iter().all(|pipe| !is_closed(pipe)));
         close_copies();
         assert!(read.iter().all(is_closed));
+
+        // A stopped keeper stands for one that a target delays.
+        let pid = keeper().as_ref().unwrap().pid.cast_signed();
+        // SAFETY: only signals a child process of this test.
+        let signal = |signal| assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+        let (read, write) = pipes();
+        signal(libc::SIGSTOP);
+        hand_over(&write.iter().map(AsFd::as_fd).collect::<Vec<_>>());
+        drop(write);
+        assert!(read.iter().all(|pipe| !is_closed(pipe)));
+        (*keeper(), *SOCKET.lock().unwrap()) = (None, None);
+        assert!(read.iter().all(|pipe| !is_closed(pipe)));
+        signal(libc::SIGCONT);
+        let until = Instant::now() + TIMEOUT;
+        assert!(read.iter().all(|pipe| channel::wait(pipe, until).unwrap()));
     }
 
     #[test]
