@@ -69,6 +69,8 @@ pub(super) struct Tenants {
     budget: Option<Arc<AtomicU64>>,
     tenants: BTreeMap<Arc<str>, Tenant>,
     members: HashMap<u32, Member>,
+    /// Usual length of an interval.
+    usual: Duration,
     /// Start of the interval, and length of the one before.
     begin: Instant,
     length: Duration,
@@ -121,6 +123,7 @@ impl Tenants {
             budget: None,
             tenants: BTreeMap::new(),
             members: HashMap::new(),
+            usual: length,
             begin: Instant::now(),
             length,
             charged: Duration::ZERO,
@@ -171,13 +174,17 @@ impl Tenants {
 
     fn spend(&mut self, pid: u32, work: Work, ns: f64, since_begin: Duration) {
         let budget_ns = self.budget_ns(self.length);
+        // If this thread is delayed, for example by the kernel while it attaches, intervals have very different lengths.
+        let length = since_begin.max(self.usual).as_secs_f64();
+        let of_last = length / self.length.as_secs_f64().max(1e-3);
         let Some(tenant) = tenant_of_member(&self.members, &mut self.tenants, pid, budget_ns)
         else {
             return;
         };
+        let allowed_ns = of_last * tenant.allowed_ns;
         let (spent, allowed) = match work {
-            Work::Stacks => (&mut tenant.stacks, MAX_BURST * tenant.allowed_ns),
-            Work::Metadata => (&mut tenant.metadata, MAX_METADATA_SHARE * tenant.allowed_ns),
+            Work::Stacks => (&mut tenant.stacks, MAX_BURST * allowed_ns),
+            Work::Metadata => (&mut tenant.metadata, MAX_METADATA_SHARE * allowed_ns),
         };
         spent.ns += ns;
         if spent.ns > allowed {
@@ -397,6 +404,24 @@ mod tests {
         assert_eq!(walked(&tenants, "noisy"), 0.1);
         let limits = tenants.take_changes();
         assert!(limits.iter().all(|(_, limit)| limit.unwalked < u32::MAX), "{limits:?}");
+    }
+
+    #[test]
+    fn longer_interval_allows_more() {
+        let mut tenants = tenants();
+        let late = SECOND * 20;
+        // Ten times the budget of a usual interval, after twenty of them.
+        tenants.spend(3, Work::Stacks, 100.0 * MS, late);
+        assert_eq!(tenants.take_changes(), []);
+        tenants.share(late, |_| true);
+        // The next interval has the usual length. Its first half second does not allow what the last interval did.
+        tenants.spend(3, Work::Stacks, 19.0 * MS, SECOND / 2);
+        assert_eq!(tenants.take_changes(), []);
+        tenants.spend(3, Work::Stacks, 2.0 * MS, SECOND / 2);
+        assert_eq!(
+            tenants.take_changes(),
+            [(3, Limit { unwalked: u32::MAX, leaves_out_metadata: false })]
+        );
     }
 
     #[test]
