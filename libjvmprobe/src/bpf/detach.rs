@@ -77,7 +77,7 @@ fn end_attaching() {
     // keeper has a copy of that file until it ends.
     let borrowed: Vec<_> = open.iter().map(|fd| unsafe { BorrowedFd::borrow_raw(*fd) }).collect();
     if is_exclusive && keeper::copy(&borrowed).is_ok() {
-        // SAFETY: as above. After a second Ctrl-C, other threads may still be running, but they end with the process.
+        // SAFETY: see `borrowed`. Threads that still run after a second Ctrl-C end with the process.
         open.into_iter().for_each(|fd| drop(unsafe { OwnedFd::from_raw_fd(fd) }));
         keeper::close_all();
     } else {
