@@ -17,6 +17,15 @@
 /* Whether the JVMs have limits; set by a daemon. */
 const volatile bool has_limits = false;
 
+/*
+ * From this length on, 2^28 ns, waits are recorded unless nearly all are left out: they are few. Up to JDK 23, a thread that
+ * waits for a monitor wakes up once per second and goes on waiting. User space joins these parts, and counts the wait when it
+ * ends; the sums would count the parts of a wait that has not ended.
+ */
+#define LONG_SHIFT 28
+/* Number of waits in 2^32 that are left out if nearly all are. */
+#define NEARLY_ALL 0xfc000000
+
 /* Length of a window: 2^26 ns, 67 ms. */
 #define WINDOW_SHIFT 26
 /* A JVM with at most this many waits per window, about 240 per second, may use the second half of the ring buffer. */
@@ -99,7 +108,8 @@ static __always_inline bool leaves_out(__u64 key, struct left_out *left_out, __u
 {
 	struct wait_limits *limits = bpf_map_lookup_elem(&limits_of, &key);
 	__u32 unrecorded = limits ? limits->unrecorded : 0;
-	bool over = unrecorded && bpf_get_prandom_u32() < unrecorded;
+	bool is_kept = ns >> LONG_SHIFT && unrecorded < NEARLY_ALL;
+	bool over = unrecorded && !is_kept && bpf_get_prandom_u32() < unrecorded;
 
 	if (!(has_many(left_out, now) && is_half_full()) && !over)
 		return false;
