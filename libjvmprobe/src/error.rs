@@ -122,8 +122,8 @@ pub enum Error {
     /// Processes have mapped a location of a file so often that no probe must be attached to it, because no process of the host
     /// can fork while the kernel visits the mappings.
     #[error(
-        "processes have mapped its code more than {max} times, and each attachment would keep all processes of the host from \
-         starting others; `grep -c libjvm.so /proc/[0-9]*/maps` shows which processes these are"
+        "the code to be probed has more than {max} mappings in all processes, so each attachment would keep the processes of \
+         the host from forking for a while; to find who maps it, run: grep -c libjvm.so /proc/[0-9]*/maps"
     )]
     MappedTooOften {
         /// Maximum number of mappings.

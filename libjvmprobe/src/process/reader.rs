@@ -221,7 +221,7 @@ pub(crate) fn within<T>(limit: Duration, read: impl FnOnce() -> T) -> T {
 
 fn blocked() -> io::Error {
     let why = "no answer within 1 s; perhaps the server of a file system that the process uses does \
-               not answer";
+               not answer, or its threads keep its mmap_lock (mmap, munmap, mprotect in a loop)";
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
 

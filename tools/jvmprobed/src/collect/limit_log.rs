@@ -33,8 +33,7 @@ impl LimitLog {
                 self.0.insert(pair.clone(), now);
                 let (reason, tenant) = pair;
                 lines.push(format!(
-                    "tenant {tenant} exceeds its share: dropped {count} {reason}; see \
-                     jvmprobed_limited_total"
+                    "tenant {tenant} has lost {count} {reason} to a limit; see jvmprobed_limited_total"
                 ));
             }
         }
@@ -50,8 +49,8 @@ mod tests {
     fn each_reason_of_a_tenant_is_logged_once_an_hour() {
         let (mut log, now) = (LimitLog::default(), Instant::now());
         let counts = Counts::from([(("symbols", "unit/x.service".into()), 12)]);
-        let line = "tenant unit/x.service exceeds its share: dropped 12 symbols; see \
-                    jvmprobed_limited_total";
+        let line =
+            "tenant unit/x.service has lost 12 symbols to a limit; see jvmprobed_limited_total";
         assert_eq!(log.lines(&counts, now), [line]);
         assert!(log.lines(&counts, now + INTERVAL / 2).is_empty());
         let other = Counts::from([(("stacks", "unit/x.service".into()), 1)]);
